@@ -62,10 +62,10 @@ class Metrics:
         return sum(sample.value for sample in self.samples(name, **labels))
 
 
-def scrape(url: str) -> Metrics:
-    """The metrics at `url` now. Raises ServerError when they cannot be read."""
+def scrape(url: str, seconds: float = _PROBE_SECONDS) -> Metrics:
+    """The metrics at `url` now. Raises ServerError when they cannot be read in this time."""
     try:
-        with open_url(url, _PROBE_SECONDS) as answer:
+        with open_url(url, seconds) as answer:
             return Metrics.parse(answer.read().decode())
     except http.client.BadStatusLine as error:
         raise ServerError(

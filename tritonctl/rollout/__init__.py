@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A new version beside the old one: is it worse? Judged every second, and written down.
 
-Whoever moves the users (the controller) holds `journal.controlling`, and for each step of
-`rollout.steps` of the project file: adds `Event.STEP` to the journal, calls `Traffic.move` and
-`Judge.begin_step`; then once a second makes a `metrics.Scrape` of both versions' counters, hands it
-to `Judge.observe`, adds the decision to the journal, and does what its `standing` says. After a
-crash, `journal.replay` says where it stood; a new `Judge` begins with the step again.
+The controller holds `journal.controlling`. For each step of `rollout.steps` of the project file
+it adds `Event.STEP` to the journal, calls `Traffic.move` and `Judge.begin_step`; once a second it
+makes a `metrics.Scrape` of both versions' counters, hands it to `Judge.observe`, adds the decision
+to the journal, and does what its `standing` says. After a crash, `journal.replay` says where it
+stood, and `evidence` what the judge knew.
 
+    controller   what is done each second, and after a crash; supervise starts it again
+    asks         what people want of it: files
+    scraping     both versions' metrics and the gateway's, side by side; counting makes counters
+    standing     where a rollout stands by its files; page has every decision
     traffic      which users the candidate has: Envoy's routes, moved in one rename
     sequential   bets against "no worse", of failures, times, answers, memory
     metrics      what a scrape holds, and what happened between two

@@ -27,13 +27,16 @@ _HOLDER = "controller.json"  # who has the lock, for the message of a second one
 class Event(StrEnum):
     """What a line says."""
 
-    STARTED = "started"  # releases and settings; nobody is moved yet
+    STARTED = "started"  # releases and settings; the candidate is about to be loaded
+    LOADED = "loaded"  # it is ready, and which times are counted; nobody is moved yet
     STEP = "step"  # the candidate has the users of this step from now on
     DECISION = "decision"  # the judge's, with its figures
     PAUSED = "paused"  # by hand
     RESUMED = "resumed"
-    ROLLED_BACK = "rolled_back"  # stable has all users again
-    PROMOTED = "promoted"  # the candidate has all users, and is the new stable
+    ROLLED_BACK = "rolled_back"  # stable is about to have all users again; also after a promotion
+    PROMOTED = "promoted"  # the candidate is about to have all users, as the new stable
+    MOVED = "moved"  # after each of these: it is done, and whether the gateway has read it
+    CLOSED = "closed"  # the version that was kept warm is unloaded
 
 
 class Phase(StrEnum):
@@ -47,6 +50,7 @@ class Phase(StrEnum):
 
 
 ENDED = frozenset({Phase.ROLLED_BACK, Phase.PROMOTED})
+_AFTER_THE_END = frozenset({Event.ROLLED_BACK, Event.MOVED, Event.CLOSED})
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class State:
-    """What a journal amounts to. `step` and `since`: of the last step, None before the first.
+    """What a journal amounts to. `step`: the last one, None before the first.
 
-    about: what `started` said. last: the judge's latest decision.
+    since: the step's, or the end's. about: what `started` and `loaded` said. last: the judge's
+    latest decision. end: what `rolled_back` or `promoted` said. moved: whether that, or the step,
+    is done. closed: nothing is left.
     """
 
     phase: Phase
@@ -76,6 +82,11 @@ class State:
     since: float | None = None
     last: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    loaded: bool = False
+    promoted: bool = False
+    end: Mapping[str, Any] = field(default_factory=dict)
+    moved: bool = False
+    closed: bool = False
 
     @property
     def ended(self) -> bool:
@@ -95,6 +106,20 @@ class Journal:
             self._file.write(entry.line().encode())
             self._file.flush()
             os.fsync(self._file.fileno())
+
+    def remove(self) -> None:
+        """Of a rollout that has not begun. Raises HostError."""
+        file = Path(self._file.name)
+        with explained(file):
+            file.unlink()
+
+
+def controller_of(rollouts: Path) -> str | None:
+    """The process id of the controller that runs, as far as it is known; None without one."""
+    if not (rollouts / _LOCK).exists():
+        return None
+    with if_free(rollouts / _LOCK) as free:
+        return None if free else _holder(rollouts)
 
 
 @contextmanager
@@ -138,17 +163,23 @@ def read(folder: Path) -> list[Entry]:
 
 
 def replay(entries: Sequence[Entry]) -> State | None:
-    """Where a rollout stands after these lines; None without any.
-
-    A line that does not fit what is known is passed over: what has ended stays so.
-    """
+    """Where a rollout stands after these lines; None without any."""
     state: State | None = None
     for entry in entries:
-        if entry.event is Event.STARTED:
-            state = State(Phase.STARTING, entry.about)
-        elif state is not None and not state.ended:
-            state = _after(state, entry)
+        state = after(state, entry)
     return state
+
+
+def after(state: State | None, entry: Entry) -> State | None:
+    """Where it stands after one more line.
+
+    A line that does not fit what is known is passed over: what was rolled back stays so.
+    """
+    if entry.event is Event.STARTED:
+        return State(Phase.STARTING, entry.about)
+    if state is None or (state.ended and entry.event not in _AFTER_THE_END):
+        return state
+    return _after(state, entry)
 
 
 def latest(rollouts: Path) -> int | None:
@@ -162,22 +193,35 @@ def _numbered(file: Path) -> bool:
 
 
 def _after(state: State, entry: Entry) -> State:
+    return replace(state, **_changes(state, entry))
+
+
+def _changes(state: State, entry: Entry) -> dict[str, Any]:
     reason = str(entry.about.get("reason", ""))
+    found: dict[str, Any] = {}
     match entry.event:
+        case Event.LOADED:
+            found = {"loaded": True, "about": {**state.about, **entry.about}}
         case Event.STEP:
             step = int(entry.about["step"])
-            return replace(state, phase=Phase.STEPPING, step=step, since=entry.at, reason="")
+            found = {"phase": Phase.STEPPING, "step": step, "since": entry.at, "reason": ""}
+            found["moved"] = False
+        case Event.DECISION:
+            found = {"last": entry.about}
         case Event.PAUSED:
-            return replace(state, phase=Phase.HOLDING, reason=reason)
+            found = {"phase": Phase.HOLDING, "reason": reason}
         case Event.RESUMED:
             phase = Phase.STARTING if state.step is None else Phase.STEPPING
-            return replace(state, phase=phase, reason="")
-        case Event.ROLLED_BACK:
-            return replace(state, phase=Phase.ROLLED_BACK, since=entry.at, reason=reason)
-        case Event.PROMOTED:
-            return replace(state, phase=Phase.PROMOTED, since=entry.at, reason=reason)
-        case _:
-            return replace(state, last=entry.about)
+            found = {"phase": phase, "reason": ""}
+        case Event.ROLLED_BACK | Event.PROMOTED if state.phase is not Phase.ROLLED_BACK:
+            found = {"phase": Phase(entry.event.value), "since": entry.at, "reason": reason}
+            found |= {"end": entry.about, "moved": False, "closed": False}
+            found["promoted"] = state.promoted or entry.event is Event.PROMOTED
+        case Event.MOVED:
+            found = {"moved": True}
+        case Event.CLOSED:
+            found = {"closed": True}
+    return found
 
 
 def _whole(content: bytes) -> list[bytes]:

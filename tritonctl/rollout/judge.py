@@ -80,6 +80,18 @@ class Judge:
     shadowed: whether questions are asked of both versions; as `rollout.shadow` says when None.
     """
 
+    KEPT = (
+        "_presence",
+        "_failures",
+        "_alone",
+        "_slower",
+        "_divergence",
+        "_growth",
+        "_step",
+        "_step_requests",
+    )
+    KEPT_TIMES = ("_step_at",)
+
     def __init__(
         self,
         rollout: Rollout,
@@ -108,6 +120,16 @@ class Judge:
         """The candidate has the users of this step from now on; 0 is the first."""
         self._step, self._step_at, self._at = index, at, at
         self._step_requests = 0
+
+    @property
+    def step(self) -> int:
+        """The one that has begun last."""
+        return self._step
+
+    @property
+    def step_seconds(self) -> float:
+        """How long it has lasted until the last scrape."""
+        return self._at - self._step_at
 
     def observe(self, scrape: Scrape) -> Decision:
         """What follows from this scrape and all before. Raises ValueError when time goes back."""

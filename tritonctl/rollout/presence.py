@@ -11,6 +11,9 @@ _UNSEEN = 10  # requests sent and not counted, before metrics are said to stand 
 class Group:
     """The scrapes of one version. `trouble`: why it can no longer be judged; empty if it can."""
 
+    KEPT = ("requests", "failures", "_last", "_sent")
+    KEPT_TIMES = ("first_request", "_seen", "_stood")
+
     def __init__(self, name: str, at: float, timeout: float) -> None:
         self.name = name
         self.trouble = ""
@@ -20,7 +23,8 @@ class Group:
         self._timeout = timeout
         self._last: Counters | None = None
         self._seen = at
-        self._stood: tuple[float, int] | None = None  # since when the counts stand; sent until then
+        self._stood: float | None = None  # since when the counts stand
+        self._sent = 0  # until then
 
     def see(self, at: float, now: Counters | None, sent: int | None = None) -> Moment | None:
         """What happened since the last scrape; None where that is unknown."""
@@ -51,19 +55,28 @@ class Group:
         """Requests are sent, and none is counted, whatever the endpoint answers."""
         if sent is None:
             return ""
-        if self._stood is None or (found is not None and found.requests):
-            self._stood = at, sent
-        since, before = self._stood
-        if at - since <= self._timeout or sent - before < _UNSEEN:
+        if self._stood is None or _lives(found) or sent < self._sent:  # Envoy may start anew
+            self._stood, self._sent = at, sent
+        stood, unseen = at - self._stood, sent - self._sent
+        if stood <= self._timeout or unseen < _UNSEEN:
             return ""
         return (
-            f"{sent - before} requests were sent to {self.name} in {at - since:.0f} s, and none "
-            "has ended: it hangs, or its metrics stand still"
+            f"{unseen} requests were sent to {self.name} in {stood:.0f} s, and none has begun or "
+            "ended: it hangs, or its metrics stand still"
         )
+
+
+def _lives(found: Moment | None) -> bool:
+    """Whether anything was counted; long streams have a first token long before they end."""
+    if found is None:
+        return False
+    return found.requests > 0 or any(any(counts) for _, counts in found.times.values())
 
 
 class Presence:
     """Both versions."""
+
+    KEPT = ("stable", "candidate")
 
     def __init__(self, at: float, timeout: float) -> None:
         self.stable = Group("stable", at, timeout)

@@ -16,6 +16,8 @@ A. Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022: fa
 total, whatever the rate does meanwhile. J. Shin, A. Ramdas, A. Rinaldo, "E-detectors", NEJSDS 2
 (2024): a fault that begins late. V. Vovk, R. Wang, "E-values: calibration, combination and
 applications", Ann. Stat. 49 (2021): the weighted mean of e-values is one.
+
+`KEPT` is what a new process needs of a test to go on with it: `evidence`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Wealth:
     `shares` sum to 1: of the stake, for each size. Most of it is bet from the first time on, the
     rest little by little: without it, a long healthy time would lose what a late fault needs.
     """
+
+    KEPT = ("_bet", "_kept")
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._shares = tuple(shares)
@@ -69,6 +73,8 @@ class Failures:
     failure hits any request alike. A moment is one bet, however many fail in it: a burst that hits
     the candidate once is not evidence enough by itself.
     """
+
+    KEPT = ("_wealth",)
 
     def __init__(self) -> None:
         self._wealth = Wealth([share for _, share in _ODDS])
@@ -100,6 +106,8 @@ class FailuresAlone:
     For the last step, when stable has no requests.
     """
 
+    KEPT = ("_wealth",)
+
     def __init__(self) -> None:
         self._wealth = Wealth([share for _, share in _FRACTIONS])
 
@@ -128,11 +136,12 @@ class Slower:
     the past shows requests to go together, each one's gain or loss counts less (`Clumping`).
     """
 
+    KEPT = ("_wealth", "_clumping")
+
     def __init__(self, tolerated: float = 0.005) -> None:
         self._tolerated = tolerated
         self._wealth = Wealth([share for _, share in _FRACTIONS])
         self._clumping = Clumping()
-        self._order = random.Random(0)  # noqa: S311 - any order will do
 
     @property
     def evidence(self) -> float:
@@ -153,7 +162,9 @@ class Slower:
         requests = [bucket for bucket, count in enumerate(candidate) for _ in range(count)]
         if not any(stable):
             requests = []
-        some = self._order.sample(requests, min(len(requests), _MOST_BETS))
+        # Any order will do; this one is the same in a process that goes on with the test.
+        order = random.Random(self._clumping.moments)  # noqa: S311
+        some = order.sample(requests, min(len(requests), _MOST_BETS))
         power = 1 / self._clumping.of(len(some))
         differences = ranks(some, stable)
         for difference in differences:
@@ -171,6 +182,8 @@ class Divergence:
     if the versions are; and the distance is a metric, so that noise / 2 is the least that
     `candidate` can be. `tolerated`: by how much a candidate may differ more, 0 to 1.
     """
+
+    KEPT = ("_wealth",)
 
     def __init__(self, tolerated: float = 0.02) -> None:
         self._tolerated = tolerated
@@ -196,6 +209,7 @@ class Growth:
     share the stake. `tolerated`: growth within a window that is none, as a share of where it began.
     """
 
+    KEPT = ("_samples", "_seen", "_wealth")
     _BLOCKS, _MOST_INVERSIONS, _PHASES, _STAKE = 13, 3, 4, 0.005
 
     def __init__(self, block: int = 2, tolerated: float = 0.02) -> None:
@@ -244,26 +258,27 @@ class Clumping:
     clumps more when there is more of it, so the excess is in proportion to the values of a moment.
     """
 
+    KEPT = ("_excess", "moments", "_values", "_total", "_squares", "_open", "_sums")
     _SIZES = (1, 2, 4, 8, 16, 32)
     _LEAST_BATCHES, _CAUTION = 6, 0.5
 
     def __init__(self) -> None:
         self.value = 1.0
         self._excess = 0.0  # for each value of a moment
-        self._moments = self._values = 0
+        self.moments = self._values = 0
         self._total = self._squares = 0.0
         self._open = [(0.0, 0)] * len(self._SIZES)  # sum and values of a batch under way
         self._sums = [[0.0] * 4 for _ in self._SIZES]  # batches, sum^2, sum * values, values^2
 
     def of(self, values: int) -> float:
         """For a moment of so many values, before they are known."""
-        usual = self._values / self._moments if self._moments else 0.0
+        usual = self._values / self.moments if self.moments else 0.0
         self.value = 1 + self._excess * max(values, usual)
         return self.value
 
     def add(self, values: Sequence[float]) -> None:
         """A moment's."""
-        self._moments += 1
+        self.moments += 1
         self._values += len(values)
         self._total += sum(values)
         self._squares += sum(value * value for value in values)
@@ -271,7 +286,7 @@ class Clumping:
             total, count = self._open[place]
             total, count = total + sum(values), count + len(values)
             self._open[place] = total, count
-            if self._moments % size == 0:
+            if self.moments % size == 0:
                 terms = (1.0, total * total, total * count, float(count * count))
                 kept = self._sums[place]
                 self._sums[place] = [old + new for old, new in zip(kept, terms, strict=True)]
@@ -289,10 +304,10 @@ class Clumping:
             if batches < self._LEAST_BATCHES:
                 break
             together = squares - 2 * mean * products + mean * mean * counts
-            part = batches * size / self._moments  # of the values that are in whole batches
+            part = batches * size / self.moments  # of the values that are in whole batches
             ratio = together / (alone * part)
             largest = max(largest, ratio * (1 - self._CAUTION * math.sqrt(2 / batches)))
-        return (largest - 1) * self._moments / self._values
+        return (largest - 1) * self.moments / self._values
 
 
 @dataclass(frozen=True)

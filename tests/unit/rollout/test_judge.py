@@ -190,7 +190,7 @@ def test_metrics_that_stand_still() -> None:
 
     last = run(Version(2), change=freeze)[-1]
     assert last.standing is Standing.ROLLBACK
-    assert last.reason.startswith("22 requests were sent to candidate in 11 s, and none has ended")
+    assert last.reason.startswith("22 requests were sent to candidate in 11 s, and none has begun")
 
 
 def test_a_candidate_that_restarts() -> None:

@@ -20,12 +20,12 @@ _TRITON = "nv_inference_"
 # Published once a second; a busy machine may be late.
 _ALIVE_WITHIN_SECONDS = 4.0
 # Time to first token and between tokens: the first of these that the server has; to milliseconds.
-_TTFT = {
+TTFT_SERIES = {
     "tritonctl_time_to_first_token_seconds": 1e3,
     "vllm:time_to_first_token_seconds": 1e3,
     "nv_inference_first_response_histogram_ms": 1.0,
 }
-_ITL = {
+ITL_SERIES = {
     "tritonctl_inter_token_latency_seconds": 1e3,
     "vllm:inter_token_latency_seconds": 1e3,
     "vllm:time_per_output_token_seconds": 1e3,
@@ -155,8 +155,8 @@ class _Window:
             queue_share=_ratio(self._us("queue", workers), self._us("request", workers)),
             batch_factor=None if steps else _ratio(count, executions),
             waiting=self._gauge(WAITING, workers),
-            ttft=self._times(_TTFT, workers),
-            itl=self._times(_ITL, workers),
+            ttft=self._times(TTFT_SERIES, workers),
+            itl=self._times(ITL_SERIES, workers),
             e2e=self._times(_E2E, workers),
             tokens_per_s=next((t / self.seconds for t in tokens if t is not None), None),
             active_streams=self._gauge(ACTIVE, workers),

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service with two releases, as far as a rollout's controller knows it: no server, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import HostError
+from tritonctl.rollout.controller import Controller, Reached, Seen, World
+from tritonctl.rollout.journal import Entry, Event, State, controlling, read, replay
+from tritonctl.rollout.metrics import Counters, Histogram, Scrape
+
+SETTINGS = {
+    "user_header": "x-user-id",
+    "steps": [5, 50, 100],
+    "hold_seconds": 10,
+    "minimum_requests": 5,
+    "warm_up_seconds": 0,
+    "keep_warm_seconds": 60,
+}
+STARTED = Entry(
+    1000.0,
+    Event.STARTED,
+    {"settings": SETTINGS, "slot": "b", "release": "2-bbbb", "stable": "1-aaaa"},
+)
+LOADED = Entry(1001.0, Event.LOADED, {"times": []})
+
+
+class Killed(Exception):  # noqa: N818 - no error of ours
+    """The controller dies here, as by SIGKILL."""
+
+
+@dataclass
+class Service:
+    """What users get; survives the controller. `rate`: requests a second of all users.
+
+    bad: whether the candidate fails every request. deaf: of the gateway's next changes. die_at: the
+    act before which the controller is killed, counted from 0.
+    """
+
+    rate: int = 20
+    with_user: bool = True
+    bad: bool = False
+    deaf: int = 0
+    die_at: int | None = None
+    now: float = 0.0
+    routes: float = 0.0
+    stable: str = "a"
+    loaded: set[str] = field(default_factory=lambda: {"a", "b"})
+    silent: set[str] = field(default_factory=set)
+    acts: list[str] = field(default_factory=list)
+    counted: dict[str, list[int]] = field(default_factory=lambda: {"a": [0, 0], "b": [0, 0]})
+    reached: list[int] = field(default_factory=lambda: [0, 0])
+    exposed: int = 0  # requests that a bad candidate had
+
+    def act(self, what: str) -> None:
+        """Note it, or die before it."""
+        if self.die_at is not None and len(self.acts) == self.die_at:
+            self.die_at = None
+            raise Killed(what)
+        self.acts.append(what)
+
+    def second(self, _: float = 1.0) -> None:
+        """Users ask for a second."""
+        self.now += 1.0
+        other = "b" if self.stable == "a" else "a"
+        theirs = round(self.rate * self.routes / 100) if self.with_user else 0
+        if other not in self.loaded:
+            theirs = 0  # the gateway asks stable
+        self.reached[0] += self.rate
+        self.reached[1] += self.rate if self.with_user else 0
+        for slot, requests in ((self.stable, self.rate - theirs), (other, theirs)):
+            self.counted[slot][0] += requests
+            if self.bad and slot == "b":
+                self.counted[slot][1] += requests
+                self.exposed += requests
+
+    def share(self) -> float:
+        return self.routes
+
+    def move(self, share: float) -> None:
+        self.act(f"move {share:g}")
+        self.routes = share
+
+    def roll_back(self) -> None:
+        self.act("roll back")
+        self.routes = 0.0
+
+    def make_stable(self, slot: str) -> None:
+        self.act(f"stable {slot}")
+        self.stable, self.routes = slot, 0.0
+
+    def read_by_gateway(self, seconds: float) -> bool:
+        assert seconds <= 5
+        self.deaf -= 1
+        return self.deaf < 0
+
+    def stop(self, slot: str, *, at_once: bool) -> None:
+        self.act(f"stop {slot}{' at once' if at_once else ''}")
+        self.loaded.discard(slot)
+
+    def look(self, at: float) -> Seen:
+        """The scraper's."""
+        stable, candidate = self.counters("a"), self.counters("b")
+        return Seen(Scrape(at, stable, candidate), Reached(self.reached[0], self.reached[1]))
+
+    def about(self) -> Mapping[str, Any]:
+        return {"shadowed": 7}
+
+    def counters(self, slot: str) -> Counters | None:
+        """Of a version that runs and is heard of."""
+        if slot not in self.loaded or slot in self.silent:
+            return None
+        requests, failures = self.counted[slot]
+        times = {"ttft": Histogram((0.1, 0.2), (0, requests - failures, 0))}
+        return Counters(requests, failures, times)
+
+
+class Rollouts:
+    """One rollout in a folder, with controllers that come and go."""
+
+    def __init__(self, folder: Path, service: Service) -> None:
+        self.rollouts, self.folder, self.service = folder, folder / "1", service
+        self.abouts: list[Mapping[str, Any]] = []
+        with controlling(folder, 1) as (journal, _):
+            for entry in (STARTED, LOADED):
+                journal.add(entry)
+
+    def run(self, seconds: int = 300, each: Callable[[Controller], object] | None = None) -> State:
+        """A controller until it is done, it dies, or so many seconds are over."""
+        with ExitStack() as held:
+            journal, entries = held.enter_context(controlling(self.rollouts, 1))
+            try:
+                controller = Controller(journal, entries, self.folder, self._world())
+                controller.recover()
+                for _ in range(seconds):
+                    if each is not None:
+                        each(controller)
+                    if not controller.tick():
+                        break
+                    self.service.second()
+            except Killed:
+                pass
+        return self.state
+
+    @property
+    def state(self) -> State:
+        """By the journal."""
+        state = replay(read(self.folder))
+        assert state is not None
+        return state
+
+    def events(self) -> list[str]:
+        """All but decisions."""
+        return [e.event.value for e in read(self.folder) if e.event is not Event.DECISION]
+
+    def decisions(self) -> list[Mapping[str, Any]]:
+        """What the judge said."""
+        return [e.about for e in read(self.folder) if e.event is Event.DECISION]
+
+    def _world(self) -> World:
+        service = self.service
+
+        def scraper(about: Mapping[str, Any]) -> Service:
+            self.abouts.append(about)
+            return service
+
+        return World(
+            scraper, service, lambda: service.now, lambda: 1002.0 + service.now, service.second
+        )
+
+
+def no_room(*_: object) -> None:
+    """Stands for a write to a full disk."""
+    raise HostError("no space left", remedy="free some")

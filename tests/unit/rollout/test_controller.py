@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller: steps, rollbacks, what people ask, and a crash before each of its acts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.rollout_world import LOADED, STARTED, Killed, Rollouts, Service, no_room
+from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.rollout import evidence
+from tritonctl.rollout.asks import Ask, place, waiting
+from tritonctl.rollout.controller import Controller
+from tritonctl.rollout.journal import Journal, Phase, controlling
+
+GOOD = ["move 5", "move 50", "move 100", "stable b", "stop a"]
+BAD = ["move 5", "roll back", "stop b at once"]
+
+
+def test_a_good_candidate(tmp_path: Path) -> None:
+    """Step by step to all users; the old version is kept warm, then unloaded."""
+    made = Rollouts(tmp_path, Service())
+    state = made.run()
+    assert made.service.acts == GOOD
+    assert (state.phase, state.moved, state.closed) == (Phase.PROMOTED, True, True)
+    assert made.events() == [
+        "started", "loaded", *["step", "moved"] * 3, "promoted", "moved", "closed",
+    ]  # fmt: skip
+    assert made.service.now >= 3 * 10 + 60
+
+
+def test_a_bad_candidate(tmp_path: Path) -> None:
+    """Users first, then the streams; nobody waits for the warm time."""
+    made = Rollouts(tmp_path, Service(bad=True))
+    state = made.run()
+    assert made.service.acts == BAD
+    assert (state.phase, state.closed, state.reason) == (
+        Phase.ROLLED_BACK,
+        True,
+        "its requests fail more often than stable's",
+    )
+    assert state.end["figures"]["candidate"]["failures"] == made.service.exposed
+    assert made.service.now < 30
+
+
+def test_a_candidate_that_is_not_heard_of(tmp_path: Path) -> None:
+    """Unknown is never healthy: rolled back within 30 s, and so is a dead one."""
+    service = Service()
+    made = Rollouts(tmp_path, service)
+    made.run(5)
+    service.silent.add("b")
+    before = service.now
+    state = made.run()
+    assert state.phase is Phase.ROLLED_BACK
+    assert "no metrics of candidate" in state.reason
+    assert service.now - before < 30
+
+
+@pytest.mark.parametrize(("bad", "acts"), [(False, GOOD), (True, BAD)])
+def test_a_crash_before_every_act(tmp_path: Path, bad: bool, acts: list[str]) -> None:
+    """The next controller ends where the first one would have, and nobody is left behind."""
+    for place_ in range(len(acts)):
+        made = Rollouts(tmp_path / str(place_), Service(die_at=place_, bad=bad))
+        made.run()
+        assert made.service.acts == acts[:place_]
+        assert not made.state.closed
+        state = made.run()
+        assert state.closed
+        assert made.service.acts == acts
+        assert made.service.routes == 0
+        assert made.service.stable == ("a" if bad else "b")
+
+
+def test_a_controller_that_dies_every_third_second(tmp_path: Path) -> None:
+    """Steps are not begun anew, and the requests in between are counted."""
+    made = Rollouts(tmp_path, Service())
+    for _ in range(20):
+        made.run(3)
+    assert made.service.acts == GOOD[:4]
+    assert made.events().count("step") == 3
+    stable = made.decisions()[-1]["figures"]["stable"]["requests"]
+    assert stable == made.service.counted["a"][0]
+    assert [about.get("shadowed") for about in made.abouts[:3]] == [None, 7, 7]
+
+
+def test_a_rollback_that_was_decided_and_not_done(tmp_path: Path) -> None:
+    """The evidence is enough for the next controller, too, whatever comes next."""
+    service = Service(bad=True)
+    made = Rollouts(tmp_path, service)
+    made.run(each=dies_instead)
+    state = made.run(3)
+    assert state.phase is Phase.ROLLED_BACK
+
+
+def dies_instead(controller: Controller) -> None:
+    """It does not live to roll back."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    controller._roll_back = killed  # type: ignore[method-assign]
+
+
+def test_users_that_were_taken_back(tmp_path: Path) -> None:
+    """By a rename while no controller ran: that is the end of it."""
+    made = Rollouts(tmp_path, Service())
+    made.run(20)
+    assert made.service.routes == 50
+    made.service.roll_back()
+    state = made.run()
+    assert (state.phase, state.reason) == (Phase.ROLLED_BACK, "its users were taken back")
+    assert "stop b" in made.service.acts
+
+
+def test_interrupted_while_loading(tmp_path: Path) -> None:
+    """Nobody was moved: what was loaded is unloaded."""
+    with controlling(tmp_path, 1) as (journal, _):
+        journal.add(STARTED)
+    made = Rollouts.__new__(Rollouts)
+    made.rollouts, made.folder, made.service, made.abouts = tmp_path, tmp_path / "1", Service(), []
+    state = made.run()
+    assert state.closed
+    assert "interrupted" in state.reason
+    assert made.service.acts == ["roll back", "stop b at once"]
+
+
+@pytest.mark.parametrize(
+    ("service", "told"),
+    [
+        ({"rate": 0}, "no request has come to the gateway: nobody is moved"),
+        ({"with_user": False}, "requests have come to the gateway, and none has the header x-user"),
+    ],
+)
+def test_nobody_to_move(tmp_path: Path, service: dict[str, int], told: str) -> None:
+    """It is told, nothing is done, and the first user begins the first step."""
+    made = Rollouts(tmp_path, Service(**service))  # type: ignore[arg-type]
+    made.run(30)
+    assert made.service.acts == []
+    assert told in made.decisions()[-1]["reason"]
+    made.service.rate, made.service.with_user = 20, True
+    made.run(5)
+    assert made.service.acts == ["move 5"]
+
+
+def test_pause_and_resume(tmp_path: Path) -> None:
+    """A paused rollout takes no step, and takes users back all the same."""
+    made = Rollouts(tmp_path, Service())
+    made.run(3)
+    place(made.folder, Ask.PAUSE)
+    assert made.run(100).phase is Phase.HOLDING
+    assert made.service.acts == ["move 5"]
+    assert waiting(made.folder) == []
+    place(made.folder, Ask.RESUME)
+    assert made.run(3).step == 1
+    place(made.folder, Ask.PAUSE)
+    made.run(2)
+    made.service.bad = True
+    assert made.run(30).phase is Phase.ROLLED_BACK
+
+
+def test_promoted_by_hand_and_taken_back(tmp_path: Path) -> None:
+    """All users now; while the old version is warm, an abort leads back to it."""
+    made = Rollouts(tmp_path, Service())
+    made.run(3)
+    place(made.folder, Ask.PROMOTE)
+    assert made.run(2).phase is Phase.PROMOTED
+    assert made.service.stable == "b"
+    place(made.folder, Ask.ABORT)
+    state = made.run()
+    assert (state.phase, state.reason, state.closed) == (Phase.ROLLED_BACK, "by hand", True)
+    assert made.service.acts == ["move 5", "stable b", "stable a", "stop b"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "acts"),
+    [
+        (Ask.ABORT, ["move 5", "roll back"]),
+        (Ask.ABORT_AT_ONCE, ["move 5", "roll back", "stop b at once"]),
+    ],
+)
+def test_aborted(tmp_path: Path, ask: Ask, acts: list[str]) -> None:
+    """The candidate stays warm and ends its streams, unless it is to be cut."""
+    made = Rollouts(tmp_path, Service())
+    made.run(3)
+    place(made.folder, ask)
+    made.run(3)
+    assert made.service.acts == acts
+    place(made.folder, Ask.CLOSE)
+    assert made.run(2).closed
+    assert "b" not in made.service.loaded
+
+
+def test_a_gateway_that_misses_it(tmp_path: Path) -> None:
+    """The rename is done again; then the candidate ends, whatever the gateway has read."""
+    made = Rollouts(tmp_path, Service(bad=True, deaf=99))
+    made.run()
+    assert made.service.acts == ["move 5", "roll back", "roll back", "stop b at once"]
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cannot write the journal takes users back."""
+    made = Rollouts(tmp_path, Service())
+    made.run(3)
+    monkeypatch.setattr(Journal, "add", no_room)
+    monkeypatch.setattr(evidence, "write_atomically", no_room)
+    with pytest.raises(HostError):
+        made.run(3)
+    assert made.service.acts == ["move 5", "roll back"]
+    monkeypatch.undo()
+
+
+def test_evidence_that_does_not_fit(tmp_path: Path) -> None:
+    """A damaged file is none: the step begins anew."""
+    made = Rollouts(tmp_path, Service())
+    made.run(15)
+    for damage in ("", "[]", '{"version":1}', '{"version":1,"about":{},"judge":{}}', "NaN"):
+        (made.folder / evidence.EVIDENCE).write_text(damage)
+        made.run(1)
+        assert made.abouts[-1] == {}
+        assert made.decisions()[-1]["figures"]["step_seconds"] == 0
+
+
+def test_a_decision_is_not_written_for_ever(tmp_path: Path) -> None:
+    """Each second at first; a rollout that waits for a day writes hundreds of lines, not 86,400."""
+    made = Rollouts(tmp_path, Service(rate=0))
+    made.run(400)
+    assert 150 < len(made.decisions()) < 250
+
+
+def test_no_rollout(tmp_path: Path) -> None:
+    """An empty journal is none."""
+    made = Rollouts(tmp_path, Service())
+    with (
+        controlling(tmp_path, 2) as (journal, entries),
+        pytest.raises(ConfigurationError, match="no rollout that can go on"),
+    ):
+        Controller(journal, entries, tmp_path / "2", made._world())
+    assert LOADED.about["times"] == []

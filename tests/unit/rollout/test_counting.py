@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Triton's metrics to counters that only grow, and looks that never wait long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from tritonctl.errors import ServerError
+from tritonctl.protocol.metrics import Metrics
+from tritonctl.rollout.counting import Counting
+from tritonctl.rollout.metrics import Counters, Distances
+from tritonctl.rollout.scraping import MetricsScraper, Version
+from tritonctl.server.top.counters import Reading
+from tritonctl.server.top.figures import Layout
+
+LAYOUT = Layout(steps={"speller": ("speller_tokenizer", "speller_engine")})
+TTFT = "tritonctl_time_to_first_token_seconds_bucket"
+
+
+def text(
+    success: int = 10,
+    failed: int = 0,
+    errors: int = 0,
+    cancelled: int = 0,
+    buckets: Mapping[str, int] | None = None,
+) -> str:
+    """What an ensemble's Triton publishes, as far as it matters here."""
+    lines = [
+        f'nv_inference_request_success{{model="speller"}} {success}',
+        f'nv_inference_request_failure{{model="speller",reason="OTHER"}} {failed}',
+        f'nv_inference_request_success{{model="speller_engine"}} {success}',
+        f'tritonctl_errors_total{{model="speller_engine",reason="failed"}} {errors}',
+        f'tritonctl_requests_total{{model="speller_engine",outcome="cancelled"}} {cancelled}',
+        *(
+            f'{TTFT}{{model="speller_engine",le="{bound}"}} {count}'
+            for bound, count in (buckets or {}).items()
+        ),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def counted(counting: Counting, published: str) -> Counters:
+    """Of one scrape."""
+    return counting.counters(Reading.of(Metrics.parse(published), 1.0, rss_bytes=7))
+
+
+def test_an_ensemble() -> None:
+    """Errors count once, as do users who leave; times are those of the engine, bucket by bucket."""
+    buckets = {"0.1": 4, "0.25": 9, "+Inf": 10}
+    found = counted(
+        Counting(LAYOUT), text(success=10, failed=5, errors=2, cancelled=1, buckets=buckets)
+    )
+    assert (found.requests, found.failures, found.memory_bytes) == (13, 3, 7)
+    assert found.times["ttft"].bounds == (0.1, 0.25)
+    assert found.times["ttft"].counts == (4, 5, 1)
+
+
+def test_counts_never_fall() -> None:
+    """But for a restart, after which they begin anew, as the judge must see."""
+    counting = Counting(LAYOUT)
+    first = counted(counting, text(failed=4, errors=2, buckets={"0.1": 3, "+Inf": 4}))
+    # The engine has counted a third error, the ensemble's two of it are on their way.
+    later = counted(counting, text(failed=4, errors=1, buckets={"0.1": 2, "+Inf": 4}))
+    assert later.failures >= first.failures
+    assert later.times["ttft"].counts >= first.times["ttft"].counts
+    again = counted(counting, text(success=1, buckets={"0.1": 1, "+Inf": 1}))
+    assert (again.requests, again.failures) == (1, 0)
+
+
+def test_a_model_without_steps() -> None:
+    """A task without tokens has no times of its own."""
+    published = 'nv_inference_request_success{model="encoder"} 3\n'
+    found = counted(Counting(Layout()), published)
+    assert (found.requests, found.failures, found.times) == (3, 0, {})
+
+
+class Shadow:
+    """Two answers, once."""
+
+    offset = 0
+
+    def news(self) -> list[Distances]:
+        """Those since the last call."""
+        self.offset += 2
+        return [Distances(0, 1)] * 2
+
+
+def gateway(users: int, others: int) -> str:
+    """What Envoy publishes."""
+    sent = [("triton_grpc_b", 5), ("triton_rest_b", 2), ("triton_grpc_a", 100)]
+    return "".join(
+        [
+            *(
+                f'envoy_cluster_upstream_rq_total{{envoy_cluster_name="{n}"}} {c}\n'
+                for n, c in sent
+            ),
+            f'envoy_vhost_route_upstream_rq_total{{envoy_route="users"}} {users}\n',
+            f'envoy_vhost_route_upstream_rq_total{{envoy_route="others"}} {others}\n',
+        ]
+    )
+
+
+def test_a_look() -> None:
+    """Both versions, what was sent to the candidate, and who has come."""
+    published = {"a": text(90), "b": text(7), "envoy": gateway(users=30, others=70)}
+    scraper = MetricsScraper(
+        Version("a", LAYOUT),
+        Version("b", LAYOUT),
+        lambda: "envoy",
+        ["triton_grpc_b", "triton_rest_b"],
+        Shadow(),
+        scrape=lambda url, _: Metrics.parse(published[url.partition("?")[0]]),
+    )
+    seen = scraper.look(3.0)
+    assert seen.scrape.stable is not None
+    assert seen.scrape.candidate is not None
+    assert (seen.scrape.stable.requests, seen.scrape.candidate.requests) == (90, 7)
+    assert (seen.scrape.at, seen.scrape.sent, len(seen.scrape.answers)) == (3.0, 7, 2)
+    assert seen.gateway is not None
+    assert (seen.gateway.requests, seen.gateway.with_user) == (100, 30)
+    assert scraper.about() == {"shadowed": 2}
+
+
+def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that refuses, one that hangs and is not asked again meanwhile, one that is not there."""
+    monkeypatch.setattr("tritonctl.rollout.scraping._SECONDS", 0.05)
+    hangs, asked = threading.Event(), []
+
+    def scrape(url: str, _: float) -> Metrics:
+        asked.append(url)
+        if url == "b":
+            hangs.wait(10)
+        if url.startswith("envoy"):
+            raise ServerError("refused", remedy="start it")
+        return Metrics.parse(text(3))
+
+    scraper = MetricsScraper(None, Version("b", LAYOUT), lambda: "envoy", (), scrape=scrape)
+    for _ in range(2):
+        seen = scraper.look(0.0)
+        assert (seen.scrape.stable, seen.scrape.candidate, seen.gateway) == (None, None, None)
+    hangs.set()
+    assert asked.count("b") == 1
+    for _ in range(100):
+        if scraper.look(1.0).scrape.candidate is not None:
+            break
+    else:
+        raise AssertionError("never heard of again")

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A look each second: both versions' metrics and the gateway's, side by side, none waits long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tritonctl.errors import ServerError
+from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.rollout.controller import Reached, Seen
+from tritonctl.rollout.counting import Counting
+from tritonctl.rollout.metrics import Counters, Distances, Scrape
+from tritonctl.server.top.counters import Reading
+from tritonctl.server.top.figures import Layout
+from tritonctl.server.usage import ServerUsage
+
+# Beyond it a version is not heard of in this look.
+_SECONDS = 2.0
+USERS = "users"  # names of routes in the gateway's statistics
+OTHERS = "others"
+_FILTER = "upstream_rq_total"
+
+Answer = TypeVar("Answer")
+
+
+class Shadowed(Protocol):
+    """The questions that were asked of both versions."""
+
+    offset: int
+
+    def news(self) -> Sequence[Distances]:
+        """Those since the last call."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """Where the metrics of a version are. usage: of its processes, where they are here."""
+
+    url: str
+    layout: Layout
+    usage: ServerUsage | None = None
+
+
+class MetricsScraper:
+    """Looks at the versions and at the gateway. None for a version: it does not run.
+
+    gateway: says where its metrics are. clusters: the candidate's, for what was sent to it.
+    """
+
+    def __init__(
+        self,
+        stable: Version | None,
+        candidate: Version | None,
+        gateway: Callable[[], str],
+        clusters: Sequence[str],
+        shadowed: Shadowed | None = None,
+        scrape: Callable[[str, float], Metrics] = scrape,
+    ) -> None:
+        self._versions = [stable, candidate]
+        self._counting = [Counting(each.layout if each else Layout()) for each in self._versions]
+        self._gateway, self._clusters = gateway, clusters
+        self._shadowed = shadowed
+        self._scrape = scrape
+        # A thread each, and no more than one at a time: what hangs is not asked again.
+        self._pools = [ThreadPoolExecutor(1) for _ in range(3)]
+        self._late: list[Future[Any] | None] = [None, None, None]
+
+    def look(self, at: float) -> Seen:
+        """Now."""
+        calls: list[Callable[[], Any]] = [
+            lambda: self._counters(0),
+            lambda: self._counters(1),
+            self._at_gateway,
+        ]
+        waiting = [self._begin(place, call) for place, call in enumerate(calls)]
+        stable, candidate, gateway = (
+            self._end(place, future) for place, future in enumerate(waiting)
+        )
+        sent, reached = gateway or (None, None)
+        answers = self._shadowed.news() if self._shadowed is not None else ()
+        return Seen(Scrape(at, stable, candidate, sent, answers), reached)
+
+    def about(self) -> Mapping[str, Any]:
+        """How far the shadow's answers were read."""
+        return {"shadowed": self._shadowed.offset} if self._shadowed is not None else {}
+
+    def _begin(self, place: int, call: Callable[[], Answer]) -> Future[Answer] | None:
+        late = self._late[place]
+        if late is not None and not late.done():
+            return None
+        return self._pools[place].submit(call)
+
+    def _end(self, place: int, future: Future[Answer] | None) -> Answer | None:
+        if future is None:
+            return None
+        self._late[place] = future
+        try:
+            return future.result(_SECONDS)
+        except (TimeoutError, ServerError):
+            return None
+
+    def _counters(self, place: int) -> Counters | None:
+        version = self._versions[place]
+        if version is None:
+            return None
+        metrics = self._scrape(version.url, _SECONDS)
+        memory = version.usage.read()[1] if version.usage is not None else None
+        reading = Reading.of(metrics, 1.0, rss_bytes=memory)
+        return self._counting[place].counters(reading)
+
+    def _at_gateway(self) -> tuple[int, Reached]:
+        url = f"{self._gateway()}?usedonly&filter={_FILTER}"
+        metrics = self._scrape(url, _SECONDS)
+        sent = sum(
+            metrics.total("envoy_cluster_upstream_rq", envoy_cluster_name=name)
+            for name in self._clusters
+        )
+        routes = {
+            name: int(metrics.total("envoy_vhost_route_upstream_rq", envoy_route=name))
+            for name in (USERS, OTHERS)
+        }
+        return int(sent), Reached(sum(routes.values()), routes[USERS])

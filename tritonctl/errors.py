@@ -16,6 +16,7 @@
     │   ├── StepGoneError          7   a composing model's process has died, or is stopping
     │   └── SettingsRefusedError   7   Triton does not load a model with these settings
     ├── SloMissedError             8   a load test broke the SLO, or could not measure it
+    │   └── RolledBackError        8   a release was worse than the one before, and is taken back
     └── InterruptionError        130   Ctrl-C, SIGTERM or a closed terminal ended the command
 
 0 is success.
@@ -149,6 +150,10 @@ class SloMissedError(TritonctlError):
     """A load test missed the SLO, or was no valid measurement."""
 
     exit_code = 8
+
+
+class RolledBackError(SloMissedError):
+    """A rollout has ended with all users where they were."""
 
 
 class InterruptionError(TritonctlError):

@@ -135,7 +135,7 @@ class Rollouts:
         with ExitStack() as held:
             journal, entries = held.enter_context(controlling(self.rollouts, 1))
             try:
-                controller = Controller(journal, entries, self.folder, self._world())
+                controller = Controller(journal, entries, self.folder, self.world())
                 controller.recover()
                 for _ in range(seconds):
                     if each is not None:
@@ -162,16 +162,24 @@ class Rollouts:
         """What the judge said."""
         return [e.about for e in read(self.folder) if e.event is Event.DECISION]
 
-    def _world(self) -> World:
-        service = self.service
+    def world(self) -> World:
+        """For a controller; notes what its scrapers go on with."""
+        return world_of(self.service, self.service.second, self.abouts)
 
-        def scraper(about: Mapping[str, Any]) -> Service:
-            self.abouts.append(about)
-            return service
 
-        return World(
-            scraper, service, lambda: service.now, lambda: 1002.0 + service.now, service.second
-        )
+def world_of(
+    service: Service,
+    sleep: Callable[[float], object],
+    abouts: list[Mapping[str, Any]] | None = None,
+) -> World:
+    """A controller's. abouts: collects what its scrapers go on with."""
+
+    def scraper(about: Mapping[str, Any]) -> Service:
+        if abouts is not None:
+            abouts.append(about)
+        return service
+
+    return World(scraper, service, lambda: service.now, lambda: 1002.0 + service.now, sleep)
 
 
 def no_room(*_: object) -> None:

@@ -26,6 +26,7 @@ DRAWING = {  # what the console prints: they may use rich, as it may
     "tritonctl/cli/console/table_text.py",
     "tritonctl/cli/console/tuning_view.py",
     "tritonctl/cli/console/top_view.py",
+    "tritonctl/cli/console/rollout_view.py",
 }
 VERBS = "tritonctl/cli/"
 COMMAND_LINE = "tritonctl/cli/__init__.py"  # --version uses typer.echo: there is no console yet

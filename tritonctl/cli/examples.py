@@ -47,6 +47,13 @@ EXAMPLES = {
     "loadtest compare": ("monday tuesday", "127.0.0.1:8001 127.0.0.1:9001 --rounds 6"),
     "loadtest report": ("", "monday --csv"),
     "loadtest mock": ("", "--port 8001 --ttft exponential:20"),
+    "rollout start": ("2", "latest --breaking"),
+    "rollout status": ("", "--page rollout.html"),
+    "rollout watch": ("", "--json"),
+    "rollout pause": ("", "--json"),
+    "rollout resume": ("", "--json"),
+    "rollout promote": ("", "--json"),
+    "rollout abort": ("", "--at-once"),
     "rollout compare": (
         "127.0.0.1:8001 127.0.0.1:8101 --prompts asked.txt",
         "a:8001 b:8001 --prompts asked.jsonl -o report.html",

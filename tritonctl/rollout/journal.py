@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from tritonctl.server.slots import CONTROLLER_LOCK
 
 JOURNAL = "journal.jsonl"
 _HOLDER = "controller.json"  # who has the lock, for the message of a second one
+_TRIES, _TRY_SECONDS = 5, 0.01
 
 
 class Event(StrEnum):
@@ -116,10 +118,21 @@ class Journal:
 
 def controller_of(rollouts: Path) -> str | None:
     """The process id of the controller that runs, as far as it is known; None without one."""
-    if not (rollouts / _LOCK).exists():
+    if not (rollouts / CONTROLLER_LOCK).exists():
         return None
-    with if_free(rollouts / _LOCK) as free:
-        return None if free else _holder(rollouts)
+    with ExitStack() as held:
+        return None if _taken(rollouts, held) else _holder(rollouts)
+
+
+def _taken(rollouts: Path, held: ExitStack) -> bool:
+    """Whether the lock is ours; who only looks whether there is a controller has it for no time."""
+    for _ in range(_TRIES):
+        with ExitStack() as tried:
+            if tried.enter_context(if_free(rollouts / CONTROLLER_LOCK)):
+                held.push(tried.pop_all())
+                return True
+        time.sleep(_TRY_SECONDS)
+    return False
 
 
 @contextmanager
@@ -129,8 +142,8 @@ def controlling(rollouts: Path, number: int) -> Iterator[tuple[Journal, list[Ent
     rollouts: `.tritonctl/rollouts`; there is one controller in all of it. Raises HostError when
     another one runs, ConfigurationError for a damaged journal.
     """
-    with if_free(rollouts / CONTROLLER_LOCK) as free:
-        if not free:
+    with ExitStack() as held:
+        if not _taken(rollouts, held):
             raise HostError(
                 f"another controller runs a rollout: process {_holder(rollouts)}",
                 remedy="watch it: tritonctl rollout status; or stop it first",

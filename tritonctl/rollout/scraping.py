@@ -13,14 +13,13 @@ from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.rollout.controller import Reached, Seen
 from tritonctl.rollout.counting import Counting
 from tritonctl.rollout.metrics import Counters, Distances, Scrape
+from tritonctl.server.gateway.shares import OTHERS, USERS
 from tritonctl.server.top.counters import Reading
 from tritonctl.server.top.figures import Layout
 from tritonctl.server.usage import ServerUsage
 
 # Beyond it a version is not heard of in this look.
 _SECONDS = 2.0
-USERS = "users"  # names of routes in the gateway's statistics
-OTHERS = "others"
 _FILTER = "upstream_rq_total"
 
 Answer = TypeVar("Answer")

@@ -104,13 +104,16 @@ def rollout(project: Project, number: int | None = None) -> Rollout:
     folder = rollouts_folder(project)
     last = latest(folder)
     chosen = last if number is None else number
-    state = None if chosen is None else replay(entries := read(folder / str(chosen)))
+    place = folder / str(chosen)
+    # Before the journal: whoever answers, or ends, writes there first.
+    controller = controller_of(folder) if chosen == last else None
+    asked = waiting(place)
+    entries = read(place)
+    state = replay(entries)
     if chosen is None or state is None:
         known = f"the last one is {last}" if last is not None else "the project has had none"
         raise UsageError(
-            f"no rollout {chosen}: {known}" if number is not None else f"no rollout: {known}",
+            f"no rollout: {known}" if number is None else f"no rollout {number}: {known}",
             remedy="start one: tritonctl rollout start RELEASE",
         )
-    controller = controller_of(folder) if chosen == last else None
-    place = folder / str(chosen)
-    return Rollout(chosen, place, entries, state, controller, waiting(place))
+    return Rollout(chosen, place, entries, state, controller, asked)

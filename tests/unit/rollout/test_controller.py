@@ -235,5 +235,5 @@ def test_no_rollout(tmp_path: Path) -> None:
         controlling(tmp_path, 2) as (journal, entries),
         pytest.raises(ConfigurationError, match="no rollout that can go on"),
     ):
-        Controller(journal, entries, tmp_path / "2", made._world())
+        Controller(journal, entries, tmp_path / "2", made.world())
     assert LOADED.about["times"] == []

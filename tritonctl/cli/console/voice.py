@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tritonctl.bulk.run import Figures
     from tritonctl.checks.drawing.picture import Picture
     from tritonctl.loadtest.run.live import Show
+    from tritonctl.rollout.standing import Rollout
     from tritonctl.server.top.watching import Sight
     from tritonctl.tuning.progress import TuningWatch
 
@@ -228,6 +229,27 @@ class Console:
                 yield view.show
             return
         yield lambda sight: self.text(view.plain(sight, _width(stdout)))
+
+    @contextmanager
+    def watch_rollout(self) -> Iterator[Callable[[Rollout], None]]:
+        """Show a rollout: live on a terminal; else JSON lines or text whenever something is new."""
+        from tritonctl.cli.console.rollout_view import RolloutView, plain
+
+        stdout = _rich()
+        if stdout.is_terminal and not self.as_json:
+            view = RolloutView()
+            with view.live(stdout):
+                yield view.show
+            return
+        last: list[str] = []
+
+        def show(rollout: Rollout) -> None:
+            text = json.dumps(rollout.record()) + "\n" if self.as_json else plain(rollout) + "\n"
+            if [text] != last:
+                last[:] = [text]
+                self.text(text)
+
+        yield show
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:

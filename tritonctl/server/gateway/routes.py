@@ -53,6 +53,17 @@ def routes(gateway: Gateway, *, frontend: bool = False) -> list[Message]:
     ]
 
 
+def asks_a_model(match: Message) -> bool:
+    """Whether a route with this match is for questions to models, not for their metadata."""
+    paths = {_SERVICE + method for method in INFERENCE_METHODS}
+    pattern = match.get("safe_regex", {}).get("regex")
+    return (
+        match.get("path") in paths
+        or pattern == _INFERENCE
+        or any(match.items() >= one.items() for one in _OPENAI)
+    )
+
+
 def _grpc(path: str, gateway: Gateway) -> Message:
     return {"match": {"path": path, "grpc": {}}, "route": _route(GRPC, gateway)}
 

@@ -30,9 +30,12 @@ from tritonctl.server.gateway.clusters import (
 )
 from tritonctl.server.gateway.envoy import route_configuration
 from tritonctl.server.gateway.placement import Group, Placement
+from tritonctl.server.gateway.routes import asks_a_model
 from tritonctl.server.slots import Slot
 
 STABLE, CANDIDATE = "stable", "candidate"  # values of the header for testers
+# In Envoy's statistics: questions to models that say whose they are, and those that do not.
+USERS, OTHERS = "users", "others"
 ROUTES = "routes.json"  # in a folder that nobody else writes to
 BACK = "stable.json"  # beside it, ready to be moved there
 _LINE = 1_000_000
@@ -152,10 +155,12 @@ def _by_slot(route: Message, division: Division, settings: Rollout) -> list[Mess
         _matching(route, tester, {"exact": CANDIDATE}, {"cluster": of_slot(name, slot.other)}),
         _matching(route, tester, {"exact": STABLE}, stable),
     ]
-    if division.share > 0:
-        by_user = _by_user(route, division, user)
-        made.append(_matching(route, user, {"safe_regex": {"regex": ".+"}}, by_user))
-    return [*made, route | {"route": route["route"] | stable}]
+    by_user = _by_user(route, division, user) if division.share > 0 else stable
+    users = _matching(route, user, {"safe_regex": {"regex": ".+"}}, by_user)
+    others = route | {"route": route["route"] | stable}
+    if asks_a_model(route["match"]):
+        users, others = users | {"stat_prefix": USERS}, others | {"stat_prefix": OTHERS}
+    return [*made, users, others]
 
 
 def _by_user(route: Message, division: Division, header: str) -> Message:

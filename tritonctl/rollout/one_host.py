@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rollout's world on one host: both slots' servers, and the gateway before them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import ServerError
+from tritonctl.project.rollout import Rollout as Settings
+from tritonctl.project.schema import Project
+from tritonctl.protocol.metrics import scrape
+from tritonctl.rollout.controller import World
+from tritonctl.rollout.scraping import MetricsScraper, Version
+from tritonctl.rollout.standing import Rollout
+from tritonctl.rollout.traffic import Traffic
+from tritonctl.server import groups
+from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
+from tritonctl.server.gateway.placement import gateway_of
+from tritonctl.server.groups import Slot
+from tritonctl.server.state import EmbeddedServer
+from tritonctl.server.top.layout import layout_of
+from tritonctl.server.usage import ServerUsage
+
+_ANSWER_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+_READS = "envoy_http_rds_update_success"
+
+
+class HostService:
+    """`controller.Service`, by the project's gateway and groups."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._reads: float | None = None  # of the gateway, before the last change
+
+    def share(self) -> float:
+        """By the file that the gateway reads."""
+        return self._traffic().share()
+
+    def move(self, share: float) -> None:
+        """Give the candidate more."""
+        self._reads = self._read_until_now()
+        self._traffic().move(share)
+
+    def roll_back(self) -> None:
+        """All are stable's."""
+        self._reads = self._read_until_now()
+        self._traffic().roll_back()
+
+    def make_stable(self, slot: str) -> None:
+        """The servers of this slot have all users."""
+        self._reads = self._read_until_now()
+        groups.make_stable(self._project, Slot(slot))
+
+    def read_by_gateway(self, seconds: float) -> bool:
+        """Whether it has read its routes again since the last change, within this time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            now = self._read_until_now()
+            if now is not None and self._reads is not None and now != self._reads:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self, slot: str, *, at_once: bool) -> None:
+        """Unload."""
+        groups.stop_group(self._project, Slot(slot), at_once=at_once)
+
+    def _traffic(self) -> Traffic:
+        """With the slots as they are now."""
+        project = self._project
+        return Traffic(
+            groups.routes_folder(project),
+            gateway_of(project),
+            groups.placement(project),
+            project.rollout,
+        )
+
+    def _read_until_now(self) -> float | None:
+        """How often the gateway has read a file of routes; None when it does not answer."""
+        try:
+            url = f"{groups.envoy_metrics_url(self._project)}?filter=rds"
+            return scrape(url, _ANSWER_SECONDS).total(_READS)
+        except ServerError:
+            return None
+
+
+def world(project: Project, about: Mapping[str, Any]) -> World:
+    """For the rollout that began with `about`."""
+    candidate = Slot(about["slot"])
+
+    def scraper(_: Mapping[str, Any]) -> MetricsScraper:
+        return MetricsScraper(
+            _version(project, candidate.other),
+            _version(project, candidate),
+            lambda: groups.envoy_metrics_url(project),
+            [of_slot(name, candidate) for name in (GRPC, REST)],
+        )
+
+    return World(scraper, HostService(project), time.monotonic, time.time, time.sleep)
+
+
+def as_started(project: Project, about: Mapping[str, Any]) -> Project:
+    """The project with the settings that its rollout began with, whatever its file says now."""
+    settings = Settings.model_validate(about["settings"])
+    return project.model_copy(update={"rollout": settings})
+
+
+def take_back(project: Project, under_way: Rollout) -> None:
+    """All users are stable's, whoever controls the rollout. Raises HostError."""
+    HostService(as_started(project, under_way.state.about)).roll_back()
+
+
+def times(project: Project, slot: Slot) -> list[str]:
+    """Which times the servers of a slot count, as far as they have had requests."""
+    version = _version(project, slot)
+    counters = MetricsScraper(version, None, lambda: "", ()).look(0.0).scrape.stable
+    return sorted(counters.times) if counters is not None else []
+
+
+def _version(project: Project, slot: Slot) -> Version | None:
+    server = groups.group(project, slot)
+    if server is None:
+        return None
+    usage = ServerUsage(server.shm_prefix) if isinstance(server, EmbeddedServer) else None
+    return Version(server.metrics_url, layout_of(Path(server.repository)), usage)

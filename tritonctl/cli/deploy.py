@@ -15,13 +15,23 @@ if TYPE_CHECKING:
     from tritonctl.cli.console.voice import Console
     from tritonctl.project.schema import Project
     from tritonctl.repository.plan import Plan
+    from tritonctl.server.containers.publishing import Published
 
-app = typer.Typer(no_args_is_help=True, help="Write files that run the project in containers.")
+_KEEP = (
+    "keep small changes in a file of values of your own; see what would change with "
+    "`tritonctl deploy kubernetes{flag} --output OTHER` and diff; or overwrite with "
+    "`tritonctl deploy kubernetes{flag} --force`"
+)
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="overwrite files that were changed by hand")
+]
+_HELP = "Write files that run the project in containers, on one machine or on many."
+app = typer.Typer(no_args_is_help=True, help=_HELP)
 
 
 @app.callback()
 def root() -> None:
-    """Write files that run the project in containers."""
+    """Write files that run the project in containers, on one machine or on many."""
 
 
 @app.command()
@@ -31,9 +41,7 @@ def compose(
     output: Annotated[
         Path | None, typer.Option(help="folder to write to", show_default="deploy/ of the project")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="overwrite files that were changed by hand")
-    ] = False,
+    force: ForceOption = False,
     models: options.ModelsOption = None,
     release: Annotated[
         str | None,
@@ -57,18 +65,92 @@ def compose(
     record = {
         "folder": str(folder),
         "profile": rendering.profile,
-        "written": published.written,
-        "unchanged": published.unchanged,
-        "removed": published.removed,
+        **_done(published),
     }
-    lines = [f"{folder}"]
-    lines += [f"  written    {name}" for name in published.written]
-    lines += [f"  unchanged  {name}" for name in published.unchanged]
-    lines += [f"  removed    {name}" for name in published.removed]
+    lines = _listed(published)
     profiles = [rendering.profile, *(["gateway"] if loaded.gateway else [])]
     chosen = " ".join(f"--profile {name}" for name in profiles)
     lines += [f"start it there: docker compose {chosen} up --wait"]
     console.result(record, "\n".join(lines))
+
+
+@app.command()
+@options.expand_options
+def kubernetes(
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder to write to",
+            show_default="deploy/chart/ of the project, or deploy/manifests/",
+        ),
+    ] = None,
+    force: ForceOption = False,
+    release: Annotated[
+        str, typer.Option(help="the release that pods serve: its number, or `latest`")
+    ] = "latest",
+    manifests: Annotated[
+        bool, typer.Option("--manifests", help="plain manifests instead of the chart")
+    ] = False,
+    values: Annotated[
+        Path | None,
+        typer.Option(help="with --manifests: values over the chart's own", show_default=False),
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--kubernetes",
+            help="with --manifests: the cluster's version, as 1.31",
+            show_default="the newest known",
+        ),
+    ] = None,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
+) -> None:
+    """Write a Helm chart that serves a release on Kubernetes; no cluster is asked."""
+    from tritonctl.server.containers.publishing import publish
+    from tritonctl.server.kubernetes.chart import installation_name, released, render_chart
+    from tritonctl.server.kubernetes.manifests import read_values, render_manifests, supported
+
+    if not manifests and (values is not None or version is not None):
+        raise UsageError(
+            "--values and --kubernetes are for --manifests; the chart takes both from Helm",
+            remedy="add --manifests, or give the values to `helm upgrade --values`",
+        )
+    cluster = supported(version)
+    console = voice.console()
+    loaded = project.load()
+    stored = released(loaded, release, console)
+    files = render_chart(loaded, stored)
+    name = installation_name(loaded)
+    if manifests:
+        chosen = read_values(values) if values else {}
+        files = render_manifests(files, name, console, kubernetes=cluster, values=chosen)
+    folder = (output or loaded.root / "deploy" / ("manifests" if manifests else "chart")).resolve()
+    remedy = _KEEP.format(flag=" --manifests" if manifests else "")
+    published = publish(files, folder, force=force, remedy=remedy)
+    record = {"folder": str(folder), "release": stored.name, "name": name, **_done(published)}
+    started = (
+        f"kubectl apply --filename {folder}" if manifests else f"helm upgrade --install {name} ."
+    )
+    console.result(record, "\n".join([*_listed(published), f"start it there: {started}"]))
+
+
+def _done(published: Published) -> dict[str, tuple[str, ...]]:
+    return {
+        "written": published.written,
+        "unchanged": published.unchanged,
+        "removed": published.removed,
+    }
+
+
+def _listed(published: Published) -> list[str]:
+    """The folder, and what became of each file."""
+    lines = [f"{published.folder}"]
+    lines += [f"  written    {name}" for name in published.written]
+    lines += [f"  unchanged  {name}" for name in published.unchanged]
+    lines += [f"  removed    {name}" for name in published.removed]
+    return lines
 
 
 def _planned(

@@ -61,6 +61,7 @@ EXAMPLES = {
     "bundle": ("out", "out --json"),
     "certs": ("", "certs --host triton.example --days 30"),
     "deploy compose": ("", "--output deploy --force"),
+    "deploy kubernetes": ("--release 3", "--manifests --kubernetes 1.31"),
 }
 
 

@@ -68,7 +68,7 @@ _IN_IMAGE = (
 )
 _PACKAGE = Path(__file__).resolve().parents[2]
 # On top of the time in which streams finish and models unload: for Docker.
-_GRACE_MARGIN_SECONDS = 10
+GRACE_MARGIN_SECONDS = 10
 _GPU_TMP_BYTES = 2 << 30
 _IMAGE_USER = "1000:1000"
 
@@ -90,14 +90,14 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     context = _image_files(project, plan.programs)
     files = {f"triton/{name}": text for name, text in context.items()}
     profile = "gpu" if gpu_models(project) else "cpu"
-    refuse_known_holes(project, _served_release(project, profile))
+    refuse_known_holes(project, served_release(project, profile))
     observability = observability_files(project)
     gateway = gateway_files(project)
     service = "triton-gpu" if profile == "gpu" else "triton"
     openai = frontend_files(project, deployment_name(project), service, MODELS)
     _refuse_lonely_replicas(project)
     variables = _variables(project, plan, output, _digest(context), profile)
-    variables["command"] = _command(project, plan, profile)
+    variables["command"] = server_command(project, plan, profile, models_folder(project, plan)[1])
     variables |= {
         "envoy": _envoy(project, gateway),
         "frontend": _frontend(project),
@@ -116,13 +116,24 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway, **openai}, profile)
 
 
-def _served_release(project: Project, profile: str) -> str:
+def served_release(project: Project, profile: str) -> str:
     """The release to look up known holes for; the image itself where it names none."""
     docker = project.docker
     if docker.image or profile == "gpu":
         image = docker.image or docker.base_image or ngc_image(project)
         return release_of_image(image) or image
     return SERVER_VERSION
+
+
+def image_names(project: Project, plan: Plan, profile: str) -> dict[str, str]:
+    """What compose builds or pulls, by service: triton, gateway, frontend; "" without one."""
+    frontend = _frontend(project)
+    server = _services(project, _digest(_image_files(project, plan.programs)), profile)[profile]
+    return {
+        "triton": server["image"],
+        "gateway": _envoy(project, gateway_files(project))["image"],
+        "frontend": frontend["image"] if frontend else "",
+    }
 
 
 def deployment_name(project: Project) -> str:
@@ -176,11 +187,11 @@ def _variables(
         "address": server.address,
         "restart": "unless-stopped" if server.restart else "no",
         "exit_timeout": server.exit_timeout_seconds,
-        "grace": server.exit_timeout_seconds + KILL_MARGIN_SECONDS + _GRACE_MARGIN_SECONDS,
+        "grace": server.exit_timeout_seconds + KILL_MARGIN_SECONDS + GRACE_MARGIN_SECONDS,
         "start_period": server.ready_timeout_seconds,
         "replicas": project.docker.replicas,
         "services": _services(project, digest, profile),
-        **_gpus(project, plan),
+        **gpus(project, plan),
         "memory": str(sizes.memory),
         "shm": str(sizes.shm),
         "tmp": sizes.tmp,
@@ -202,12 +213,12 @@ def models_folder(project: Project, plan: Plan) -> tuple[Path, str]:
     return link.parent, f"{MODELS}/{link.name}/{linked.name}"
 
 
-def _command(project: Project, plan: Plan, profile: str) -> list[str]:
-    """The server's command line as it is inside the container."""
+def server_command(project: Project, plan: Plan, profile: str, repository: str) -> list[str]:
+    """The server's command line as it is inside the container, where `repository` is."""
     places = {path: f"/run/secrets/{name}" for name, path in _triton_secrets(project).items()}
     arguments = server_arguments(
         project,
-        repository=models_folder(project, plan)[1],
+        repository=repository,
         models=startup_models(project, plan),
         address="0.0.0.0",  # noqa: S104 - of the container; published on loopback
         ports=(PORTS["grpc"], PORTS["http"], PORTS["metrics"]),
@@ -256,7 +267,8 @@ def _image(
     return {"image": f"tritonctl/triton-{kind}:{tag}", "base_image": base}
 
 
-def _gpus(project: Project, plan: Plan) -> dict[str, Any]:
+def gpus(project: Project, plan: Plan) -> dict[str, Any]:
+    """`gpu_ids` that models name, and `gpu_count`, how many the largest engine is made for."""
     groups = (g for model in project.models.values() for g in model.serving.instance_group)
     by_hand = (g for model in plan.handwritten for g in model.config.get("instance_group", ()))
     engines = (model.engine for model in project.models.values())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tritonctl.frontend.config import FrontendConfig
@@ -40,17 +40,25 @@ def frontend_files(project: Project, name: str, service: str, models: str) -> di
     if project.frontend is None:
         return {}
     servers = _servers(project, name, service)
+    text = configuration_text(project, servers, COMPOSE_SERVICE, models)
+    return {CONFIGURATION: text, **image_files(project)}
+
+
+def configuration_text(
+    project: Project, servers: Sequence[str], server_name: str, models: str
+) -> str:
+    """What it reads in a container; server_name: whom the servers' certificates are for."""
     config = FrontendConfig.of(
         project,
         servers,
-        tls=_tls(project),
+        tls=_tls(project, server_name),
         address="0.0.0.0",  # noqa: S104 - of the container
-        port=port(project.frontend),
+        port=port(project.frontend or Frontend()),
         folder=Path(SECRETS),
         repository=Path(models),
         metrics_ports=dict.fromkeys(servers, PORTS["metrics"]),
     )
-    return {CONFIGURATION: config.model_dump_json(indent=2) + "\n", **image_files(project)}
+    return config.model_dump_json(indent=2) + "\n"
 
 
 def image_files(project: Project) -> dict[str, str]:
@@ -145,7 +153,7 @@ def _servers(project: Project, name: str, service: str) -> list[str]:
     return [f"{name}-{service}-{number}:{PORTS['grpc']}" for number in range(1, replicas + 1)]
 
 
-def _tls(project: Project) -> ClientTls | None:
+def _tls(project: Project, server_name: str) -> ClientTls | None:
     """As the gateway, it checks that a server's certificate is for the service's name."""
     if project.server.tls is None:
         return None
@@ -155,5 +163,5 @@ def _tls(project: Project) -> ClientTls | None:
         ca=paths.get(f"{prefix}ca"),
         certificate=paths.get(f"{prefix}client_certificate"),
         key=paths.get(f"{prefix}client_key"),
-        server_name=COMPOSE_SERVICE,
+        server_name=server_name,
     )

@@ -17,6 +17,11 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import explained, write_atomically
 
 RECORD = ".rendered.json"
+COMPOSE_REMEDY = (
+    "keep your changes in compose.override.yaml beside it; see what would change with "
+    "`tritonctl deploy compose --output OTHER` and diff; or overwrite with "
+    "`tritonctl deploy compose --force`"
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,17 @@ def bring_up_to_date(files: Mapping[str, str], folder: Path) -> Published:
 
 
 def publish(
-    files: Mapping[str, str], folder: Path, *, force: bool = False, keep: Collection[str] = ()
+    files: Mapping[str, str],
+    folder: Path,
+    *,
+    force: bool = False,
+    keep: Collection[str] = (),
+    remedy: str = COMPOSE_REMEDY,
 ) -> Published:
     """Write `files` into `folder`, whole or not at all; remove what an earlier rendering left.
 
-    `keep`: these stay as they are. Raises ConfigurationError, before anything is written, when that
-    would overwrite the user's own work; `force` does so.
+    `keep`: these stay as they are. Raises ConfigurationError with `remedy`, before anything is
+    written, when that would overwrite the user's own work; `force` does so.
     """
     known = _read_record(folder)
     now = {name: _digest_of(folder / name) for name in {*files, *known}}
@@ -50,7 +60,8 @@ def publish(
     written = [name for name in sorted(files) if now[name] != wanted[name] and name not in keep]
     removed = [name for name in sorted(set(known) - set(files)) if now[name] in known[name]]
     if not force:
-        _refuse_edited(folder, [n for n in written if now[n] and now[n] not in known.get(n, [])])
+        changed = [n for n in written if now[n] and now[n] not in known.get(n, [])]
+        _refuse_edited(folder, changed, remedy)
     # Both digests: killed in between, neither the old nor the new file counts as the user's.
     both = {name: [*known.get(name, []), digest] for name, digest in wanted.items()}
     if written:
@@ -75,14 +86,12 @@ def edited(folder: Path) -> list[str]:
     ]
 
 
-def _refuse_edited(folder: Path, names: list[str]) -> None:
+def _refuse_edited(folder: Path, names: list[str], remedy: str) -> None:
     if names:
         raise ConfigurationError(
             f"{', '.join(str(folder / name) for name in names)}: changed by hand since tritonctl "
             "wrote it, or not written by tritonctl",
-            remedy="keep your changes in compose.override.yaml beside it; see what would change "
-            "with `tritonctl deploy compose --output OTHER` and diff; or overwrite with "
-            "`tritonctl deploy compose --force`",
+            remedy=remedy,
         )
 
 

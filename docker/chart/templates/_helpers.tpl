@@ -1,0 +1,138 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- define "tritonctl.labels" -}}
+app.kubernetes.io/name: tritonctl
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* The release's name: what stands before the digest of its manifest. */ -}}
+{{- define "tritonctl.release" -}}
+{{ splitList "@" .Values.release | first }}
+{{- end }}
+
+{{- define "tritonctl.triton" -}}{{ .Release.Name }}-triton{{- end }}
+{{- define "tritonctl.frontend" -}}{{ .Release.Name }}-frontend{{- end }}
+
+{{- /* A file of the chart with the names of this installation in it: call with (list . "files/x"). */ -}}
+{{- define "tritonctl.file" -}}
+{{- $root := index . 0 -}}
+{{- $root.Files.Get (index . 1)
+  | replace "__TRITON__" (include "tritonctl.triton" $root)
+  | replace "__FRONTEND__" (include "tritonctl.frontend" $root)
+  | replace "__RELEASE__" (include "tritonctl.release" $root) -}}
+{{- end }}
+
+{{- /* Readiness goes first, streams finish, models unload: nobody is killed in between. */ -}}
+{{- define "tritonctl.grace" -}}
+{{ add .Values.drain.gapSeconds .Values.drain.streamsSeconds .Values.drain.marginSeconds }}
+{{- end }}
+
+{{- /* While a Service still sends new connections there. */ -}}
+{{- define "tritonctl.gap" -}}
+preStop:
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
+  sleep: {seconds: {{ .Values.drain.gapSeconds }}}
+{{- else }}
+  exec: {command: [sleep, {{ .Values.drain.gapSeconds | quote }}]}
+{{- end }}
+{{- end }}
+
+{{- define "tritonctl.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+serviceAccountName: {{ .Release.Name }}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+terminationGracePeriodSeconds: {{ include "tritonctl.grace" . }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+  runAsGroup: 1000
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "tritonctl.container" -}}
+imagePullPolicy: {{ .Values.images.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}
+
+{{- /* Pods of a component apart from each other, as far as there are nodes: (list . "triton"). */ -}}
+{{- define "tritonctl.spread" -}}
+{{- $root := index . 0 -}}
+topologySpreadConstraints:
+  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "tritonctl.labels" $root | nindent 8 }}
+        app.kubernetes.io/component: {{ index $ 1 }}
+    {{- if semverCompare ">=1.27.0-0" $root.Capabilities.KubeVersion.Version }}
+    matchLabelKeys: [pod-template-hash]
+    {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- /* Certificates and keys, each a file of its name; there is no volume without any. */ -}}
+{{- define "tritonctl.secret-mount" -}}
+{{- if .Values.secrets.name }}
+- {name: secrets, mountPath: /run/secrets, readOnly: true}
+{{- end }}
+{{- end }}
+{{- define "tritonctl.secret-volume" -}}
+{{- if .Values.secrets.name }}
+- name: secrets
+  secret: {secretName: {{ .Values.secrets.name | quote }}, defaultMode: 0444}
+{{- end }}
+{{- end }}
+
+{{- /* Where a release comes from, and where it is read: two volumes, or one that is both. */ -}}
+{{- define "tritonctl.weights-volumes" -}}
+- name: weights-program
+  configMap: {name: {{ .Release.Name }}-weights}
+- name: source
+  {{- if eq .Values.weights.from "image" }}
+  {{- if not (or .Values.weights.imageVolumes (semverCompare ">=1.35.0-0" .Capabilities.KubeVersion.Version)) }}
+  {{- fail (printf "weights.from is image, and Kubernetes %s has no image volumes by default (from 1.35 on): set weights.from to claim, or weights.imageVolumes to true where the feature ImageVolume is on" .Capabilities.KubeVersion.Version) }}
+  {{- end }}
+  image: {reference: {{ required "weights.image: NAME@sha256:... of the image with the release" .Values.weights.image | quote }}, pullPolicy: {{ .Values.images.pullPolicy }}}
+  {{- else }}
+  persistentVolumeClaim: {claimName: {{ .Values.weights.claim.name | default (printf "%s-releases" .Release.Name) | quote }}, readOnly: true}
+  {{- end }}
+{{- end }}
+
+{{- /* Verifies the release, and copies it where pods read it: (list . TARGET PATTERN). */ -}}
+{{- define "tritonctl.weights" -}}
+{{- $root := index . 0 -}}
+name: weights
+image: {{ $root.Values.images.triton | quote }}
+{{ include "tritonctl.container" $root }}
+command:
+  - python3
+  - /opt/weights/weights.py
+  - --release={{ $root.Values.release }}
+  - --source=/source
+  {{- with index . 1 }}
+  - --target={{ . }}
+  {{- end }}
+  {{- with index . 2 }}
+  - --only={{ . }}
+  {{- end }}
+resources:
+  requests: {cpu: 100m, memory: 64Mi}
+  limits: {memory: 256Mi}
+volumeMounts:
+  - {name: weights-program, mountPath: /opt/weights, readOnly: true}
+  - {name: source, mountPath: /source, readOnly: true}
+  {{- with index . 1 }}
+  - {name: cache, mountPath: {{ . }}}
+  {{- end }}
+{{- end }}

@@ -11,14 +11,17 @@ LONGEST_FIRST := --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 # One that fails is tried once more, and the summary has its log: it is the next thing to mend.
 AGAIN := --reruns 1 -rsR --durations=15
-PATH_TESTS := tests/builders tests/conformance tests/server
-REAL := engine or server or browser or docker
+# Only modules that have such tests: to import all the others takes each process a quarter minute.
+# What a conftest.py marks may be anywhere in its folder.
+MODULES_WITH = $(shell grep -rlE 'mark\.($(1))\b' tests --include='test_*.py' --include=conftest.py \
+	| sed 's/conftest.py$$//' | sort)
+REAL := engine|server|browser|docker
 # Unit tests that start programs, and containers, wait more than they compute.
-THREE := -n 3 --dist loadgroup
+FOUR := -n 4 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks beside-burners soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -39,7 +42,8 @@ test: check docs unit path ## style, types, unit tests, one path through every r
 
 test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
 	tests/docker/install.sh
-	$(BIN)/pytest $(THREE) $(LONGEST_FIRST) $(AGAIN) -m "($(REAL)) and not (path or exhaustive)"
+	$(BIN)/pytest $(FOUR) $(LONGEST_FIRST) $(AGAIN) -m "($(subst |, or ,$(REAL))) and not (path or exhaustive)" \
+		$(call MODULES_WITH,$(REAL))
 
 test-all: test test-real exhaustive check-differential soak ## everything: before an issue is resolved
 
@@ -50,10 +54,11 @@ check: setup ## style, types
 	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
 
 unit: setup ## tests without engine, server, browser or container
-	$(BIN)/pytest $(THREE) $(AGAIN) -m "not (engine or server or browser or docker or exhaustive)"
+	$(BIN)/pytest $(FOUR) $(AGAIN) -m "not ($(subst |, or ,$(REAL)) or exhaustive)"
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
-	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" $(PATH_TESTS)
+	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" \
+		$(call MODULES_WITH,path)
 
 exhaustive: setup ## every combination, random examples at full size, soak, faults, calibration: one at a time
 	$(BIN)/pytest $(AGAIN) --hypothesis-profile=full -m "exhaustive or hypothesis"
@@ -117,6 +122,9 @@ bench-peers: setup ## tritonctl against BentoML, LitServe, Ray Serve and the eng
 bench-tasks: setup ## texts to vectors: tritonctl against infinity, BentoML, LitServe, Ray Serve, libraries alone
 	$(BIN)/python benchmarks/tasks/run.py --rates
 	$(BIN)/python benchmarks/tasks/embed_file.py
+
+beside-burners: setup ## the tests with deadlines, 20 times beside eight processes that burn CPU
+	$(BIN)/python tests/beside_burners.py
 
 soak: setup ## 200,000 streams, a third of them cancelled: leaks, wrong texts
 	$(BIN)/python benchmarks/soak/run.py

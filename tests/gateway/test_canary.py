@@ -22,6 +22,8 @@ from tritonctl.server.gateway.placement import Group, TwoGroups, Upstream
 from tritonctl.server.gateway.shares import CANDIDATE, ROUTES, STABLE, endpoints_texts
 from tritonctl.server.slots import Slot
 
+pytestmark = pytest.mark.timed
+
 USERS = [f"user-{number}" for number in range(2000)]
 STEPS = (1.0, 5.0, 25.0, 50.0, 100.0)
 ROLLOUT = Rollout(user_header="x-user-id")

@@ -27,6 +27,8 @@ from tritonctl.protocol.api_key import HEADER, ApiKey
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.gateway.placement import Upstream
 
+pytestmark = pytest.mark.timed
+
 KEY, SECRET = "5ecret-of-alice", "5ecret-of-the-gateway"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "vendor=1"

@@ -16,6 +16,8 @@ import pytest
 from tests.loadtests.conftest import GENERATOR
 from tests.loadtests.endpoint import Endpoint
 
+pytestmark = pytest.mark.timed
+
 _PATIENCE = 60.0
 
 

@@ -21,6 +21,8 @@ from tests.loadtests import endpoint as small_endpoint
 from tests.loadtests.conftest import Generate, Ran, command, ran
 from tests.loadtests.endpoint import Endpoint
 
+pytestmark = pytest.mark.timed
+
 _SECONDS = 60
 
 

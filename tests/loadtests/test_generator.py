@@ -16,6 +16,8 @@ from hdrh.histogram import HdrHistogram
 from tests.loadtests.conftest import Generate, command, ran
 from tests.loadtests.endpoint import Endpoint
 
+pytestmark = pytest.mark.timed
+
 
 def test_text(generate: Generate, plan: dict[str, Any], endpoint: Endpoint) -> None:
     """Every request with its times in order, and what was planned."""

@@ -26,6 +26,8 @@ from tritonctl.errors import RequestRejectedError, ServerBusyError
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Chunk, SamplingParameters
 
+pytestmark = pytest.mark.timed
+
 FAST = ("--ttft", "1", "--itl", "0.1", "--latency", "1")
 CLOCK_US = 2  # both sides round to whole microseconds
 

@@ -15,6 +15,8 @@ from tensorlib.batches import Answer, Arrays, Asked, Padding, answered
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import QueueFullError, RequestCancelledError
 
+pytestmark = pytest.mark.timed
+
 MOST = 8
 PATIENCE = 10.0
 

@@ -24,6 +24,8 @@ from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
 
+pytestmark = pytest.mark.timed
+
 PATIENCE = 60.0
 TIMES = (
     "time_to_first_token_seconds_sum",
@@ -141,10 +143,10 @@ def start() -> Iterator[Start]:
         loops.append(loop)
         return loop
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     yield make
     assert all(loop.close(PATIENCE) for loop in loops)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def answered(*sinks: RecordingSink) -> None:

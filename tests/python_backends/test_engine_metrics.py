@@ -10,6 +10,8 @@ from textlib.errors import QueueFullError, RequestCancelledError
 from tritonctl.server.observe import slo
 from tritonctl.server.observe.recording import HISTOGRAMS
 
+pytestmark = pytest.mark.timed
+
 REQUESTS = "tritonctl_requests_total"
 TTFT = "tritonctl_time_to_first_token_seconds"
 ITL = "tritonctl_inter_token_latency_seconds"

@@ -30,6 +30,8 @@ from textlib.request_tensors import GenerationRequest, Guide
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason, TokenChunk
 
+pytestmark = pytest.mark.timed
+
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "counting_engine.py")
 REFUSED, BREAKS, ENDS, STATUS, BLOCKS = 1, 2, 3, 7, 10  # of counting_engine

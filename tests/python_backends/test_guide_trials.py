@@ -12,6 +12,8 @@ from textlib.errors import EngineFailedError, RequestError
 from textlib.guide_trials import GuideTrials
 from textlib.request_tensors import Guide
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = str(Path(__file__).parent / "trying_compiler.py")
 PATIENCE = 60.0
 Start = Callable[..., GuideTrials]

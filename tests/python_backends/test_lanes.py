@@ -16,6 +16,8 @@ from tensorlib.lanes import parallel_runs
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import QueueFullError, RequestCancelledError
 
+pytestmark = pytest.mark.timed
+
 MOST, LANES, PATIENCE = 8, 2, 10.0
 PADDING = Padding({"input_ids": 7, "attention_mask": 0}, ("tokens",), 10.0)
 

@@ -23,6 +23,8 @@ from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import FinishReason, TokenChunk, pack, unpack
 from tokenizers import Tokenizer
 
+pytestmark = pytest.mark.timed
+
 BACKENDS = Path(__file__).parents[2] / "python_backends"
 
 

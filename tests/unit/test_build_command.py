@@ -15,6 +15,8 @@ import pytest
 
 from tritonctl.host.process import process_started
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox, WaitUntil
 

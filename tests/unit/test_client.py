@@ -22,6 +22,8 @@ from tritonctl.protocol import connection
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Generation, Queueing, SamplingParameters
 
+pytestmark = pytest.mark.timed
+
 Answer = Callable[[Any, Any], Iterator[Any]]
 
 

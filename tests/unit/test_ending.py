@@ -13,6 +13,8 @@ from tritonctl.server.embedded import supervise
 from tritonctl.server.readiness import Readiness
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS, Ending
 
+pytestmark = pytest.mark.timed
+
 SERVER, STUB, OTHER_STUB = 4711, 4712, 4713
 LIMIT = 30
 GHOSTS = """\

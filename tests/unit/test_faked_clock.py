@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.faked_clock import FakedClock
+
+pytestmark = pytest.mark.timed
 
 HOUR, DAY = 3_600, 86_400
 CHILD = """

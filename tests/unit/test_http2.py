@@ -24,6 +24,8 @@ from tritonctl.protocol.http2.channel import Channel
 from tritonctl.server.ports import held_ports
 from tritonctl.server.security.certificates import make_certificates
 
+pytestmark = pytest.mark.timed
+
 METHOD = "/test.Service/Stream"
 PATIENCE_SECONDS = 20.0
 

@@ -18,6 +18,8 @@ from tritonctl.loadtest.run.workers import Interruptions, Workers
 from tritonctl.project.schema import Project
 from tritonctl.server.usage import ServerUsage
 
+pytestmark = pytest.mark.timed
+
 
 def _project(root: Path) -> Project:
     model = {"checkpoint": "weights", "engine": {"builder": "openvino", "precision": "int8"}}

@@ -15,6 +15,8 @@ from tritonctl.engines.build.lock import read_lock, refuse_drift, refuse_other_t
 from tritonctl.engines.build.stages import plan_stages
 from tritonctl.errors import BuildFailedError, ConfigurationError
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 

@@ -17,6 +17,8 @@ from tests.commands import run_here
 from tests.unit.deploy.test_container_capacity import SERVER
 from tritonctl.server.log import LogReader, ModelLines, keep_previous
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox, WaitUntil
 

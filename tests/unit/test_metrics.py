@@ -12,6 +12,8 @@ import pytest
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics, scrape
 
+pytestmark = pytest.mark.timed
+
 TEXT = """# HELP tritonctl_requests_total Requests by outcome
 # TYPE tritonctl_requests_total counter
 tritonctl_requests_total{model="a_engine",outcome="stop"} 3

@@ -26,6 +26,8 @@ from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from pathlib import Path
 

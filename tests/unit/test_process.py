@@ -16,6 +16,8 @@ from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host import process
 from tritonctl.host.process import process_started
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
 

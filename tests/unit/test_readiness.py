@@ -22,6 +22,8 @@ from tritonctl.host.process import process_started
 from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
 

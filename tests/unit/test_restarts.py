@@ -19,6 +19,8 @@ from tritonctl.server.embedded.supervise import _Supervised
 from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts, described, read_restarts
 from tritonctl.server.supervisor import STOPPING
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
 

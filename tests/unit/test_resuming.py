@@ -24,6 +24,8 @@ from tritonctl.protocol.generation import FIRST_COME, Generation, SamplingParame
 from tritonctl.protocol.resuming import ResumableAnswer, Route
 from tritonctl.server.ports import held_ports
 
+pytestmark = pytest.mark.timed
+
 WORDS = ["se", "ven", " ty", "-", "two"]
 PATIENCE_SECONDS = 50.0
 NOBODY = "127.0.0.1:1"

@@ -19,6 +19,8 @@ from tritonctl.host.process import process_started
 from tritonctl.server.ports import held_ports
 from tritonctl.server.restarts import read_restarts
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
 
@@ -29,6 +31,7 @@ import http.server, os, signal, sys, time
 class Live(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+        print("asked", flush=True)
     def log_message(self, *_): pass
 
 def drain(*_):
@@ -70,6 +73,10 @@ class Supervised:
         text = self.log.read_text(encoding="utf-8") if self.log.exists() else ""
         return [int(line) for line in text.splitlines() if line.isdigit()]
 
+    def asked(self) -> int:
+        """How often the frontends were asked whether they live."""
+        return self.log.read_text(encoding="utf-8").splitlines().count("asked")
+
     def was_live(self) -> bool:
         """Whether the last one has been seen alive since the crash before it."""
         crashes = read_restarts(self.restarts)
@@ -100,7 +107,9 @@ def test_it_starts_again_and_drains(supervise: Supervise, wait_until: WaitUntil)
     one = supervise([sys.executable, "-c", PROGRAM])
     wait_until(lambda: len(one.children()) == 1)
     # Killed before it was seen alive, it would be one that never came up.
-    wait_until(lambda: _killed_and_back(one))
+    wait_until(lambda: _seen_alive(one))
+    os.kill(one.children()[0], signal.SIGKILL)
+    wait_until(lambda: len(one.children()) == 2 and read_restarts(one.restarts) and one.was_live())
     (crash,) = read_restarts(one.restarts)
     assert crash.how == "signal 9 (SIGKILL)"
     assert crash.ready_after is not None
@@ -112,13 +121,11 @@ def test_it_starts_again_and_drains(supervise: Supervise, wait_until: WaitUntil)
     assert (record["returncode"], record["requested"]) == (0, True)
 
 
-def _killed_and_back(one: Supervised) -> bool:
-    """Kill the first after half a second; whether the second has been seen alive."""
-    first, *others = one.children()
-    if not others and process_started(first):
-        signal.sigtimedwait((), 0.5)
-        os.kill(first, signal.SIGKILL)
-    return bool(others) and bool(read_restarts(one.restarts)) and one.was_live()
+def _seen_alive(one: Supervised) -> bool:
+    """Whether it was asked if it lives, and is asked no more."""
+    asked = one.asked()
+    signal.sigtimedwait((), 0.5)
+    return asked > 0 and one.asked() == asked
 
 
 def test_one_that_never_came_up_stays_down(supervise: Supervise, wait_until: WaitUntil) -> None:

@@ -34,6 +34,8 @@ from tritonctl.server.supervisor import (
     was_killed,
 )
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
 

@@ -30,6 +30,8 @@ from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.delivery import Delivery
 from tritonctl.protocol.tasks import TASKS, Entity
 
+pytestmark = pytest.mark.timed
+
 TEXTS = [f"{number} " * (1 + number * 7 % 23) for number in range(100)]
 Call = Callable[..., Any]
 

@@ -20,6 +20,8 @@ from tests.servers import wait_until
 from tritonctl.bulk.lines import Source
 from tritonctl.bulk.probe import same
 
+pytestmark = pytest.mark.timed
+
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli
 

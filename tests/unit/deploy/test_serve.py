@@ -22,6 +22,8 @@ from tritonctl.server.containers.entrypoint import (
 )
 from tritonctl.server.supervisor import composing_models
 
+pytestmark = pytest.mark.timed
+
 SERVE = Path(entrypoint.__file__)
 # Ends when it is asked to, as tritonserver does; says so first.
 SERVER = """

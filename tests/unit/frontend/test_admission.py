@@ -14,6 +14,8 @@ from tritonctl.frontend.budgets.ledger import Claim, LedgerUnreachable, MemoryLe
 from tritonctl.frontend.budgets.tenant import EVERYBODY, Tenant
 from tritonctl.frontend.errors import ApiError, Headers
 
+pytestmark = pytest.mark.timed
+
 GRACE = Tenant("grace", requests_per_minute=1000, tokens_per_minute=100, concurrency=50)
 Scene = Callable[[Budgets], Awaitable[None]]
 

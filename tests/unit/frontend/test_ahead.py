@@ -21,6 +21,8 @@ from tritonctl.frontend.counting.context import ContextLimits
 from tritonctl.frontend.counting.prompts import Count, PromptCounter
 from tritonctl.frontend.counting.worker import CountRefusedError
 
+pytestmark = pytest.mark.timed
+
 TEXT = "".join(WORDS)
 _TURNS = 200
 

@@ -18,6 +18,8 @@ from tests.frontend_thread import serving
 from tests.unit.frontend.conftest import CHAT, config_of
 from tritonctl.frontend.connections import MOST_HEAD_BYTES
 
+pytestmark = pytest.mark.timed
+
 WaitUntil = Callable[[Callable[[], object]], None]
 FREED_SECONDS = 0.5
 FOREVER: list[Step] = [*chunks_of(["a", "b"], ""), 60.0]

@@ -21,6 +21,8 @@ from tritonctl.frontend.counting.sources import source_of
 from tritonctl.frontend.counting.worker import CountingWorker, CountRefusedError, Source
 from tritonctl.host import bundled
 
+pytestmark = pytest.mark.timed
+
 LIBRARY = bundled.find("python_backends")
 STEP, MODEL = "m_tokenizer", "m"
 CONFIGS: dict[str, dict[str, Any]] = {

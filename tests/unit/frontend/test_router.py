@@ -26,8 +26,11 @@ from tritonctl.frontend.routing.router import Router, Settings
 from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.generation import SamplingParameters
 
+pytestmark = pytest.mark.timed
+
 GREEDY = SamplingParameters()
 TEXT = "".join(WORDS)
+BUSY_SECONDS = 1.0  # on a busy machine a server that answers at once is silent for less
 
 
 class Full(Replica):
@@ -239,11 +242,11 @@ def test_an_answer_leaves_a_replica_that_has_fallen_silent(tokens: int) -> None:
         async def test(router: Router) -> None:
             assert await ask(router) == (TEXT, urls[1])
             left = router.replicas[urls[0]]
-            left.said(ready=True, now=router.now() + 0.2)
+            left.said(ready=True, now=router.now() + BUSY_SECONDS / 2)
             assert not left.ready
             assert left.in_flight == 0
 
-        routed(urls, test, silence_seconds=0.3)
+        routed(urls, test, silence_seconds=BUSY_SECONDS)
     assert silent.cancelled.wait(PATIENCE_SECONDS)
 
 
@@ -255,10 +258,10 @@ def test_an_answer_fails_where_all_are_silent(count: int) -> None:
         with serving(*replicas) as urls:
 
             async def test(router: Router) -> None:
-                with pytest.raises(ServerError, match="has said nothing for 0 s"):
+                with pytest.raises(ServerError, match=r"has said nothing for \d s"):
                     await ask(router)
 
-            routed(urls, test, silence_seconds=0.2)
+            routed(urls, test, silence_seconds=0.4)
         assert [len(replica.requests) for replica in replicas] == [1] * count
 
 
@@ -288,11 +291,11 @@ def test_a_slow_reader_makes_nobody_silent() -> None:
                 async for chunk in placement.stream("72", GREEDY):
                     chunks.append(chunk)
                     if len(chunks) == 1:
-                        await asyncio.sleep(0.5)
+                        await asyncio.sleep(1.5 * BUSY_SECONDS)
                 assert placement.url == urls[0]
             assert "".join(chunk.text for chunk in chunks) == TEXT
 
-        routed(urls, test, silence_seconds=0.2)
+        routed(urls, test, silence_seconds=BUSY_SECONDS)
 
 
 def test_who_cancels_a_silent_answer_is_heard() -> None:

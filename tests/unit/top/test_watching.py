@@ -15,6 +15,8 @@ from tritonctl.protocol.metrics import Metrics
 from tritonctl.server.top.figures import Layout
 from tritonctl.server.top.watching import Endpoint, Sight, Watcher, metrics_address, watch
 
+pytestmark = pytest.mark.timed
+
 COUNTER = 'nv_inference_request_success{{model="m",version="1"}} {}\n'
 
 

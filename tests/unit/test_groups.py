@@ -87,7 +87,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Project]:
         project: Project,
         rendered: Rendered,
         settings: str,
-        files: ServerFiles,
+        slot: Slot,
         _: object,
         fallbacks: Sequence[str],
     ) -> EmbeddedServer:
@@ -95,7 +95,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Project]:
         seen.append(project)
         state = embedded_server(HERE["pid"], HERE["process_started"], (11, 12, 13), [])
         state = replace(state, release=rendered.plan.release_name, settings=settings)
-        write_state(files, state)
+        write_state(ServerFiles.of(project, slot), state)
         return state
 
     monkeypatch.setattr(groups, "start_servers", start_servers)
@@ -178,9 +178,11 @@ def _without_header(project: Project, _: list[Stored]) -> None:
     object.__setattr__(project, "rollout", settings)
 
 
-def _in_containers(project: Project, _: list[Stored]) -> None:
+def _in_several_containers(project: Project, _: list[Stored]) -> None:
     settings = project.server.model_copy(update={"mode": "docker"})
     object.__setattr__(project, "server", settings)
+    docker = project.docker.model_copy(update={"replicas": 2})
+    object.__setattr__(project, "docker", docker)
 
 
 def _without_gateway(project: Project, _: list[Stored]) -> None:
@@ -213,7 +215,7 @@ def _damaged(_: Project, releases: list[Stored]) -> None:
     ("spoil", "kind", "said"),
     [
         (_without_header, ConfigurationError, r"rollout\.user_header is missing"),
-        (_in_containers, ConfigurationError, "server.mode is docker"),
+        (_in_several_containers, ConfigurationError, "replicas is 2"),
         (_without_gateway, ServerError, "no gateway runs"),
         (_without_server, ServerError, "no server is running"),
         (_of_no_release, ServerError, "rendered last, no release"),

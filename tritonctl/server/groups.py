@@ -16,6 +16,7 @@ from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
 from tritonctl.releases.differences import Difference, differences
 from tritonctl.releases.store import Stored, stored_releases
+from tritonctl.server.containers import lifecycle as containers
 from tritonctl.server.embedded import frontend
 from tritonctl.server.embedded import gateway as envoy
 from tritonctl.server.embedded import lifecycle as embedded
@@ -95,8 +96,6 @@ def start_candidate(
     with serving(project, progress):
         _running_gateway(project)
         state = running_server(project)
-        if not isinstance(state, EmbeddedServer):
-            raise ServerError("the running server is in containers", remedy=_AGAIN)
         slot = stable_slot(project).other
         if (there := group(project, slot)) is not None:
             return _kept(there, slot, stored)
@@ -125,10 +124,13 @@ def stop_group(project: Project, slot: Slot, *, at_once: bool) -> None:
         envoy.write_endpoints(project, slot, None)
     files = ServerFiles.of(project, slot)
     state = read_state(files)
-    if not at_once or not isinstance(state, EmbeddedServer):
+    if not at_once or state is None:
         stop_servers(project, slot, Silent())
         return
     with exclusive(files.lock, Silent(), _WORK):
+        if not isinstance(state, EmbeddedServer):
+            containers.kill(state, files)
+            return
         embedded.kill(state, files)
         if state.frontend is not None:
             frontend.stop(state.frontend, files, state.exit_timeout_seconds)
@@ -193,16 +195,13 @@ def refuse_during_rollout(project: Project) -> None:
     )
 
 
-_AGAIN = "run `tritonctl down`, then `tritonctl up`"
-
-
 def _require_mode(project: Project) -> None:
     require_users(project.rollout)
-    if project.server.mode != "embedded":
+    if not envoy.is_wanted(project):
         raise ConfigurationError(
-            f"server.mode is {project.server.mode}: two releases are served side by side by "
-            "embedded servers",
-            remedy="set `server.mode: embedded`, or switch all users at once: "
+            f"docker.replicas is {project.docker.replicas}: two releases are served side by side "
+            "with one container each",
+            remedy="set `docker.replicas: 1`, or switch all users at once: "
             "`tritonctl up --release N`",
         )
 
@@ -274,18 +273,15 @@ def _started(
     project: Project,
     candidate: ServedRelease,
     slot: Slot,
-    stable: EmbeddedServer,
+    stable: Server,
     progress: Progress,
 ) -> Server:
-    files = ServerFiles.of(project, slot)
-    with exclusive(files.lock, progress, _WORK):
-        if (dead := read_state(files)) is not None and isinstance(dead, EmbeddedServer):
-            embedded.stop(dead, files)  # what a crash has left
+    stop_servers(project, slot, progress)  # what a crash has left
+    with exclusive(ServerFiles.of(project, slot).lock, progress, _WORK):
         candidate.publish()
         served = _on_free_ports(candidate.project)
         settings, back = settings_of(project), [stable.grpc_url]
-        server = start_servers(served, candidate.rendered, settings, files, progress, back)
-    assert isinstance(server, EmbeddedServer)  # noqa: S101 - the mode is embedded
+        server = start_servers(served, candidate.rendered, settings, slot, progress, back)
     try:
         envoy.write_endpoints(project, slot, server)
         envoy.wait_until_known(project, slot, progress)

@@ -67,7 +67,8 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
             where = project.model_repository
             progress.note(f"no model, for want of config.pbtxt: {', '.join(none)} in {where}")
         with gateway.held(project, progress) as ports:
-            server = start_servers(project, rendered, settings_of(project), files, progress)
+            slot = stable_slot(project)
+            server = start_servers(project, rendered, settings_of(project), slot, progress)
             try:
                 _with_gateway(project, server, ports, progress)
             except BaseException:
@@ -80,11 +81,11 @@ def start_servers(
     project: Project,
     rendered: Rendered,
     settings: str,
-    files: ServerFiles,
+    slot: Slot,
     progress: Progress,
     fallbacks: Sequence[str] = (),
 ) -> Server:
-    """Start a group of servers, and its frontend. The caller holds the lock of its files.
+    """Start the servers of a slot, and its frontend. The caller holds the lock of its files.
 
     settings: by which they are known again, as `settings_of`. fallbacks: servers that the frontend
     asks once these are gone. Raises as `start`.
@@ -92,8 +93,10 @@ def start_servers(
     _refuse_names(rendered)
     tls = checked_tls(project)
     verify_repository(project, rendered.plan, progress)
+    files = ServerFiles.of(project, slot)
     if project.server.mode == "docker":
-        return containers.start(project, rendered, settings, files, progress, tls)
+        own = slot if gateway.is_wanted(project) else None
+        return containers.start(project, rendered, settings, files, progress, tls, own)
     with frontend.held_port(project) as port:
         server = embedded.start(project, rendered, settings, files, progress, tls)
         if port is None:
@@ -124,7 +127,7 @@ def _with_gateway(
 
     ports: of a gateway that is to be started: all users are stable's then.
     """
-    if not gateway.is_wanted(project) or not isinstance(server, EmbeddedServer):
+    if not gateway.is_wanted(project):
         return
     stable = stable_slot(project)
     if ports is None:
@@ -134,7 +137,7 @@ def _with_gateway(
         return
     other = current_server(ServerFiles.of(project, stable.other))
     groups = {stable: server}
-    if isinstance(other, EmbeddedServer):
+    if other is not None:
         groups[stable.other] = other
     gateway.start(project, ports, groups, progress)
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from tritonctl.errors import HostError
 from tritonctl.host.resources import available_memory
-from tritonctl.host.units import human_bytes
+from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.releases.store import Stored
+from tritonctl.server.containers.compose_command import docker_json
 from tritonctl.server.containers.sizes import HOST_COPIES
-from tritonctl.server.state import EmbeddedServer
+from tritonctl.server.state import EmbeddedServer, Server
 from tritonctl.server.supervisor import with_descendants
 
 _PROPORTIONAL = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
-def refuse_too_large(server: EmbeddedServer, served: Stored, wanted: Stored) -> None:
+def refuse_too_large(server: Server, served: Stored, wanted: Stored) -> None:
     """Raise HostError where the servers of `wanted` would not fit beside this one.
 
     They are taken to need what this one has now, and more where their files are larger.
@@ -37,8 +38,15 @@ def refuse_too_large(server: EmbeddedServer, served: Stored, wanted: Stored) -> 
         )
 
 
-def memory_of(server: EmbeddedServer) -> int:
-    """Bytes that a server, its stubs and its frontend take; what several share is counted once."""
+def memory_of(server: Server) -> int:
+    """Bytes that a server, its stubs and its frontend take; what several share is counted once.
+
+    Of a container, what Docker counts: without its frontend. Raises HostError.
+    """
+    if not isinstance(server, EmbeddedServer):
+        deployment = server.deployment
+        figures = docker_json(deployment, "stats", "--no-stream", deployment.container)
+        return parse_bytes(str(figures["MemUsage"]).split("/")[0].strip())
     pids = [server.pid, *([server.frontend.pid] if server.frontend else [])]
     return sum(_proportional(pid) for pid in with_descendants(pids))
 

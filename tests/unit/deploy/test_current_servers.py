@@ -186,12 +186,16 @@ EDGE = {"port": 8090, "tls": {"certificate": "edge.crt", "key": "edge.key"}}
     [
         (None, "frontend", 9100, "http://127.0.0.1:9555/v1"),
         (EDGE, "envoy", 8090, "https://127.0.0.1:9555/v1"),
+        (EDGE, "frontend", 9100, "http://127.0.0.1:9555/v1"),
     ],
 )
 def test_where_clients_find_the_openai_api(
     gateway: Any, service: str, inside: int, url: str, programs: Path, sandbox: Sandbox
 ) -> None:
-    """The frontend's own port, or the gateway's before it; as Docker has published it."""
+    """The frontend's own port, or the gateway's before it; as Docker has published it.
+
+    Its own as well where the gateway runs beside the containers.
+    """
     sandbox.data["frontend"] = {"port": 9100}
     if gateway is not None:
         sandbox.data["gateway"] = gateway
@@ -203,7 +207,8 @@ def test_where_clients_find_the_openai_api(
     edge["NetworkSettings"]["Ports"] = {f"{inside}/tcp": [{"HostPort": "9555"}]}
     deployment = state(programs, front, edge).deployment
     assert api_of(project, deployment) is None  # not started with it
-    deployment = replace(deployment, profiles=["cpu", "frontend"])
+    edges = ["gateway"] if service == "envoy" else []
+    deployment = replace(deployment, profiles=["cpu", "frontend", *edges])
     assert api_of(project, deployment) == Api(url, 4001, ready=True)
     front["State"]["Health"]["Status"] = "starting"
     state(programs, front, edge)

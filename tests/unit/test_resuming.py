@@ -181,6 +181,24 @@ def test_the_other_release_learns_which_text_the_ids_are(ask: Ask) -> None:
 
 
 @every
+def test_who_asks_is_told_with_each_part(ask: Ask) -> None:
+    """A gateway tells users apart by it; what gRPC could not send is refused at once."""
+    seen: list[str] = []
+
+    class Listening(Replica):
+        def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+            seen.append(dict(context.invocation_metadata())["x-user-id"])
+            return super().ModelStreamInfer(requests, context)
+
+    with serving(Listening(2, vanish), Listening()) as urls:
+        ask(urls, GREEDY, headers={"X-User-Id": "alice"})
+    assert seen == ["alice", "alice"]
+    for bad in ({"x user": "a"}, {"grpc-timeout": "1S"}, {"key-bin": "a"}, {"x-user-id": "a\nb"}):
+        with pytest.raises(UsageError, match="cannot be sent"):
+            ask([NOBODY], GREEDY, headers=bad)
+
+
+@every
 def test_round_the_circle(ask: Ask) -> None:
     """Two servers take turns, as often as is allowed: the second may be back by then."""
     first, second = Replica(2, vanish), Replica(1, vanish)

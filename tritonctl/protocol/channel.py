@@ -19,11 +19,12 @@ from typing import Any
 
 import grpc
 
-from tritonctl.errors import HostError
+from tritonctl.errors import HostError, UsageError
 from tritonctl.host.addresses import is_loopback
 from tritonctl.protocol.api_key import ApiKey, Metadata
 from tritonctl.protocol.restrictions import grpc_metadata
 
+_HEADER = re.compile(r"(?!grpc-)[a-z0-9][a-z0-9-]*(?<!-bin)")
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
     ("grpc.max_send_message_length", -1),
@@ -68,19 +69,24 @@ class ClientTls:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A gRPC port and what calls to it need: TLS, a gateway's key, the token of our own server."""
+    """A gRPC port and what calls to it need: TLS, a gateway's key, the token of our own server.
+
+    headers: go with each call, such as who asks.
+    """
 
     url: str
     tls: ClientTls | None = None
     token: str = ""
     api_key: ApiKey | None = None
+    headers: Metadata = ()
 
     @property
     def metadata(self) -> Metadata:
         """What goes with every call. Raises UsageError or HostError for a key that cannot go."""
         if self.api_key is None:
-            return ()
-        return self.api_key.metadata(self.url, encrypted=self.tls is not None)
+            return self.headers
+        key = self.api_key.metadata(self.url, encrypted=self.tls is not None)
+        return (*key, *self.headers)
 
     @property
     def admin_metadata(self) -> Metadata:
@@ -120,6 +126,19 @@ class Endpoint:
             # gRPC would ask the proxy of http_proxy for this machine's own ports.
             options.append(("grpc.enable_http_proxy", 0))
         return options
+
+
+def headers_of(given: Mapping[str, str] | None) -> Metadata:
+    """As gRPC sends them, names in lower case. Raises UsageError for what it cannot send."""
+    headers = tuple((name.lower(), value) for name, value in (given or {}).items())
+    for name, value in headers:
+        if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise UsageError(
+                f"the header {name}: {value!r} cannot be sent",
+                remedy="a name has letters, digits and hyphens, a value printable ASCII; names "
+                "that begin with grpc- or end in -bin are gRPC's own",
+            )
+    return headers
 
 
 def client_tls(record: Mapping[str, str | None] | None) -> ClientTls | None:

@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import ServerError, StepGoneError
 from tritonctl.protocol.api_key import ApiKey
-from tritonctl.protocol.channel import ClientTls, Endpoint
+from tritonctl.protocol.channel import ClientTls, Endpoint, headers_of
 from tritonctl.protocol.connection import (
     AsyncConnection,
     Connection,
@@ -66,16 +66,20 @@ class _Client(ABC, Generic[_C]):
         *,
         tls: ClientTls | None = None,
         api_key: ApiKey | None = None,
+        headers: Mapping[str, str] | None = None,
         resume_on: str | Sequence[str] = (),
         max_resumes: int | None = None,
     ) -> None:
         self.url = url
-        self._tls, self._api_key = tls, api_key
+        self._tls, self._api_key, self._headers = tls, api_key, headers_of(headers)
         self._route = Route.of(url, resume_on, max_resumes)
         self._connections: dict[str, _C] = {
-            each: self._connect(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
+            each: self._connect(self._endpoint(each)) for each in self._route.urls
         }
         self._served: dict[str, ServedTask] = {}
+
+    def _endpoint(self, url: str) -> Endpoint:
+        return Endpoint(url, self._tls, api_key=self._api_key, headers=self._headers)
 
     def _task_connection(self) -> _C:
         return self._connections[self.url]
@@ -109,7 +113,8 @@ class TritonClient(_Client[Connection], TaskCalls):
     """A client for one endpoint, `host:port`. Safe to share between threads.
 
     `tls`: certificates, for this endpoint and those of `resume_on`. `api_key`: the key of a
-    gateway; it goes to other machines over TLS only, unless the key allows more.
+    gateway; it goes to other machines over TLS only, unless the key allows more. `headers`: go with
+    each call, such as who asks (`rollout.user_header`).
 
     `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
     on at the next one, round and round, at most `max_resumes` times (by default once for each; 30
@@ -223,8 +228,7 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
     def reach(self, url: str) -> None:
         """One more endpoint, with the TLS and the key of the others."""
         if url not in self._connections:
-            endpoint = Endpoint(url, self._tls, api_key=self._api_key)
-            self._connections[url] = self._connect(endpoint)
+            self._connections[url] = self._connect(self._endpoint(url))
 
     def at(self, url: str) -> Self:
         """This client, asking another of its endpoints; they share their connections."""

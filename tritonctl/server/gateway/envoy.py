@@ -43,6 +43,7 @@ _LOGGED = {
     "flags": "%RESPONSE_FLAGS%",
     "details": "%RESPONSE_CODE_DETAILS%",
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+    "cluster": "%UPSTREAM_CLUSTER%",  # of a slot, where there are two
     "replica": "%UPSTREAM_HOST%",
     "first_byte_ms": "%RESPONSE_DURATION%",
     "duration_ms": "%DURATION%",

@@ -21,7 +21,7 @@ FOUR := -n 4 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks beside-burners soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks beside-burners soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -38,7 +38,9 @@ $(VENV)/.installed: pyproject.toml
 quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
 	$(BIN)/tritonctl quickstart
 
-test: check docs unit path ## style, types, unit tests, one path through every real part: 10 minutes
+test: setup ## style, types, unit tests, one path through every real part: 10 minutes
+	$(MAKE) --jobs=2 --output-sync check docs compiled
+	$(MAKE) unit path
 
 test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
 	tests/docker/install.sh
@@ -52,6 +54,11 @@ check: setup ## style, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
+
+# Else each process of `unit` compiles all tests for itself, at the same time. What cannot be
+# imported, `unit` says.
+compiled: setup
+	-@$(BIN)/pytest --collect-only -q >/dev/null
 
 unit: setup ## tests without engine, server, browser or container
 	$(BIN)/pytest $(FOUR) $(AGAIN) -m "not ($(subst |, or ,$(REAL)) or exhaustive)"

@@ -18,11 +18,14 @@ from tritonctl.server.slots import Slot
 Message = dict[str, Any]  # a protobuf message of Envoy's API, by field name
 
 GRPC, REST, FRONTEND, ADMIN = "triton_grpc", "triton_rest", "frontend", "admin"
+SHADOW, SHADOWER = "shadow", "shadower"  # copies on their way; who takes them
 ADMIN_SOCKET = "@tritonctl-gateway-admin-{port}"
+SHADOW_SOCKET = "@tritonctl-gateway-shadow-{port}"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PLAIN = {"plain": True}
 _BOUNDS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
 _PERCENT_THAT_MAY_BE_EJECTED = 50
+_MOST_COPIES = 128  # under way; what is beyond is not copied
 
 
 def clusters(gateway: Gateway, placement: Placement) -> list[Message]:
@@ -31,7 +34,7 @@ def clusters(gateway: Gateway, placement: Placement) -> list[Message]:
         servers = _servers(gateway, placement, Group(placement.upstreams, placement.frontend))
     else:
         servers = _slots(gateway, placement, placement.slots)
-    return [*servers, _admin(placement)]
+    return [*servers, *_shadow(placement), _admin(placement)]
 
 
 def of_slot(cluster: str, slot: Slot) -> str:
@@ -247,6 +250,40 @@ def _alt_name(upstream: Upstream) -> Message:
     except ValueError:
         return {"san_type": "DNS", "matcher": {"exact": upstream.host}}
     return {"san_type": "IP_ADDRESS", "matcher": {"exact": upstream.host}}
+
+
+def _shadow(placement: Placement) -> list[Message]:
+    """Copies go to a listener of Envoy's own, which holds them, and from there to the shadower.
+
+    Nothing here waits: for no connection, no answer, no retry.
+    """
+    if placement.shadow is None:
+        return []
+    own = {"http2_protocol_options": {}}
+    # A user's stream may last for hours; its copy is cut.
+    copies = _socket_cluster(SHADOW, shadow_address(placement), own, max_stream_duration="300s")
+    shadower = {"pipe": {"path": placement.shadow}}
+    plain = {"http_protocol_options": {}}
+    return [copies, _socket_cluster(SHADOWER, shadower, plain, idle_timeout="10s")]
+
+
+def _socket_cluster(name: str, address: Message, protocol: Message, **common: str) -> Message:
+    options = typed(
+        _HTTP_OPTIONS, explicit_http_config=protocol, common_http_protocol_options=common
+    )
+    bounds = dict.fromkeys(_BOUNDS, _MOST_COPIES) | {"max_retries": 0}
+    return {
+        "name": name,
+        "connect_timeout": "0.25s",
+        "load_assignment": assignment(name, [{"endpoint": {"address": address}}]),
+        "circuit_breakers": {"thresholds": [bounds]},
+        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
+    }
+
+
+def shadow_address(placement: Placement) -> Message:
+    """Where Envoy takes its own copies."""
+    return {"pipe": {"path": SHADOW_SOCKET.format(port=placement.admin_port)}}
 
 
 def _admin(placement: Placement) -> Message:

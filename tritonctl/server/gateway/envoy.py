@@ -9,9 +9,12 @@ from tritonctl.project.server import Gateway
 from tritonctl.server.gateway.clusters import (
     ADMIN,
     FRONTEND,
+    SHADOW,
+    SHADOWER,
     Message,
     admin_address,
     clusters,
+    shadow_address,
     socket,
     typed,
 )
@@ -28,6 +31,7 @@ _ROUTER = {
 _ROUTES = "inference"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 _MOST_CONNECTIONS = 50_000
+_MOST_COPY_BYTES = 1 << 20
 _STREAMS_OF_A_CONNECTION = 1024
 # Of whom, what, how it went, how long, at which replica: no header, no query, no text.
 _LOGGED = {
@@ -64,7 +68,11 @@ def envoy_configuration(gateway: Gateway, placement: Placement) -> Message:
         **({} if placement.slots is None else {"node": name}),
         "admin": {"address": admin_address(placement)},
         "static_resources": {
-            "listeners": [_listener(gateway, placement), _admin_listener(placement)],
+            "listeners": [
+                _listener(gateway, placement),
+                _admin_listener(placement),
+                *_shadow_listener(placement),
+            ],
             "clusters": clusters(gateway, placement),
         },
         "overload_manager": {"resource_monitors": [_connection_monitor()]},
@@ -189,6 +197,36 @@ def _admin_listener(placement: Placement) -> Message:
         "filter_chains": [_chain(manager)],
         "ignore_global_conn_limit": True,
     }
+
+
+def _shadow_listener(placement: Placement) -> list[Message]:
+    """Copies of requests: each is held here until it is whole, and only then goes on.
+
+    A copy that goes straight to a shadower that does not read would stop the user's own stream:
+    Envoy reads a stream no faster than its copy. This listener always reads, and drops what is too
+    long.
+    """
+    if placement.shadow is None:
+        return []
+    hold = typed(
+        "envoy.extensions.filters.http.buffer.v3.Buffer", max_request_bytes=_MOST_COPY_BYTES
+    )
+    route = {"match": {"prefix": "/"}, "route": {"cluster": SHADOWER, "timeout": "5s"}}
+    host = {"name": SHADOW, "domains": ["*"], "routes": [route]}
+    manager = {
+        "stat_prefix": SHADOW,
+        "route_config": {"name": SHADOW, "virtual_hosts": [host]},
+        "http_filters": [{"name": "envoy.filters.http.buffer", "typed_config": hold}, _ROUTER],
+        "stream_idle_timeout": "300s",
+        "http2_protocol_options": {"initial_connection_window_size": 16 << 20},
+    }
+    listener = {
+        "name": SHADOW,
+        "address": shadow_address(placement),
+        "filter_chains": [_chain(manager)],
+        "ignore_global_conn_limit": True,
+    }
+    return [listener]
 
 
 def _chain(manager: Message) -> Message:

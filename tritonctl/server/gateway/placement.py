@@ -67,6 +67,7 @@ class Placement:
 
     frontend: host and port of the OpenAI API; None where the project has none. slots: where a
     release is rolled out beside the stable one; None: `upstreams` are all servers there are.
+    shadow: the socket's file of who takes copies of requests; None: nobody does.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -77,6 +78,7 @@ class Placement:
     secrets: Mapping[str, str]
     frontend: tuple[str, int] | None = None
     slots: TwoGroups | None = None
+    shadow: str | None = None
 
 
 def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:

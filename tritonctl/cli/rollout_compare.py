@@ -102,7 +102,8 @@ def _write(comparison: Comparison, output: Path, *, shown: bool) -> None:
     from tritonctl.host.files import write_atomically
     from tritonctl.rollout.comparison_page import comparison_page
 
-    write_atomically(output, comparison_page(comparison, shown=shown))
+    title = f"{comparison.b} compared with {comparison.a}"
+    write_atomically(output, comparison_page([comparison], title=title, shown=shown))
 
 
 def _conclude(console: Console, comparison: Comparison, output: Path | None) -> None:
@@ -114,10 +115,11 @@ def _conclude(console: Console, comparison: Comparison, output: Path | None) -> 
             _share(comparison.different, comparison.questions),
         ],
         *([figure.name, *_values(figure)] for figure in comparison.figures),
+        *([one.name, f"{one.a_ms:.1f} ms", f"{one.b_ms:.1f} ms"] for one in comparison.durations),
         ["evidence", "", f"{comparison.evidence:.3g} of {comparison.limit:.0f}"],
         ["B is", "", comparison.verdict],
     ]
-    console.table(record, ("", "A and A (noise)", "A and B"), rows)
+    console.table(record, ("", "A, or A and A (noise)", "B, or A and B"), rows)
     for line in comparison.failed[:5]:
         console.warning(line)
     if len(comparison.failed) > 5:  # noqa: PLR2004 - the first ones say what it is

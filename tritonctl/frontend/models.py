@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,18 @@ class Target:
     adapter: str | None = None
 
 
+def target_of(public: Collection[str], aliases: Mapping[str, str], name: str) -> Target:
+    """What a name means among these. Raises ApiError 404 for one that no model has."""
+    meant = aliases.get(name, name)
+    if meant in public:
+        return Target(meant, name)
+    base, _, adapter = meant.partition(":")
+    base = aliases.get(base, base)
+    if adapter and base in public:
+        return Target(base, name, adapter)
+    raise unknown_model(name)
+
+
 class Models:
     """The names that there are."""
 
@@ -61,14 +73,7 @@ class Models:
 
     def target(self, name: str) -> Target:
         """Raises ApiError 404 for a name that no model has."""
-        meant = self._aliases.get(name, name)
-        if meant in self._public:
-            return Target(meant, name)
-        base, _, adapter = meant.partition(":")
-        base = self._aliases.get(base, base)
-        if adapter and base in self._public:
-            return Target(base, name, adapter)
-        raise unknown_model(name)
+        return target_of(self._public, self._aliases, name)
 
     async def check(self, target: Target, task: str) -> None:
         """Raises ApiError for a model that is for another endpoint, or takes no adapters.

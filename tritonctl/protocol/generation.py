@@ -102,8 +102,8 @@ _DATATYPES = {name: datatype for datatype, names in _FIELDS.items() for name in 
 FIRST_COME = Queueing()
 _RESUME_DIGEST = "resume_text_sha256"
 _MOST_QUEUE_SECONDS = 24 * 3600
-_OUTPUTS = ("text_output", "output_ids", "num_input_tokens", "num_output_tokens", "finish_reason")
-_LOG_PROB_OUTPUTS = ("cum_log_probs", "output_log_probs")
+OUTPUTS = ("text_output", "output_ids", "num_input_tokens", "num_output_tokens", "finish_reason")
+LOG_PROB_OUTPUTS = ("cum_log_probs", "output_log_probs")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def generation_request(
             # A parameter, not a tensor: releases that do not know it take the request, too.
             digest = hashlib.sha256(resume_text.encode("utf-8", "surrogatepass")).hexdigest()
             request.parameters[_RESUME_DIGEST].string_param = digest
-    for name in _OUTPUTS + (_LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
+    for name in OUTPUTS + (LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
         request.outputs.add(name=name)
     return request
 

@@ -67,14 +67,15 @@ def infer_response(response: Any) -> dict[str, Array]:
 def _array(output: Any, raw: bytes) -> Array:
     shape = tuple(output.shape)
     if output.datatype == _BYTES:
-        return np.array(_texts(raw), dtype=object).reshape(shape)
+        return np.array(texts_of(raw), dtype=object).reshape(shape)
     kind = NUMPY_OF.get(output.datatype)
     if kind is None:  # BF16: the bits, which NumPy has no type for
         return np.frombuffer(raw, dtype="<u2").reshape(shape)
     return np.frombuffer(raw, dtype=np.dtype(kind).newbyteorder("<")).reshape(shape)
 
 
-def _texts(raw: bytes) -> list[bytes]:
+def texts_of(raw: bytes) -> list[bytes]:
+    """The elements of a BYTES tensor. Raises struct.error for one that is cut."""
     texts, start = [], 0
     while start < len(raw):
         (length,) = _LENGTH.unpack_from(raw, start)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from tritonctl.protocol.row_calls import served_task
 from tritonctl.protocol.tasks import ServedTask
 from tritonctl.rollout.compare import Asked
 from tritonctl.rollout.differences import Answer, Labels, Order, Text, Vector
+from tritonctl.rollout.measures import Timed, times_of
 
 MOST_QUESTIONS = 10_000
 _MOST_BYTES = 64 << 20
@@ -148,7 +150,8 @@ def ask_both(
                 second = answer(a, served, question, settings)
             except RequestRejectedError as error:
                 return error.problem
-            return Asked(question.text, first, second, candidate)
+            times = times_of(first, second, candidate)
+            return Asked(question.text, first.answer, second.answer, candidate.answer, times)
 
         calls = [pool.submit(one, question) for question in asked]
         found: list[Asked] = []
@@ -169,8 +172,17 @@ def ask_both(
 
 def answer(
     client: TritonClient, served: ServedTask, question: Question, settings: Settings
-) -> Answer:
+) -> Timed:
     """What a version answers; texts greedily. Raises what the client raises."""
+    began = time.monotonic()
+    found, first_ms = _answer(client, served, question, settings)
+    return Timed(found, first_ms, 1000 * (time.monotonic() - began))
+
+
+def _answer(
+    client: TritonClient, served: ServedTask, question: Question, settings: Settings
+) -> tuple[Answer, float | None]:
+    """With the milliseconds until its first token, if it has any."""
     model, delivery = served.model, Delivery(timeout=settings.seconds)
     match served.task.name:
         case "text_generation":
@@ -183,19 +195,20 @@ def answer(
                 ),
                 timeout=settings.seconds,
             )
-            return Text(made.text, made.token_ids, made.log_probs)
+            return Text(made.text, made.token_ids, made.log_probs), made.timing.ttft_ms
         case "embedding":
             [embedded] = client.embed(model, [question.text], delivery=delivery)
-            return Vector(tuple(embedded.vector.reshape(-1).tolist()))
+            return Vector(tuple(embedded.vector.reshape(-1).tolist())), None
         case "rerank":
             ranked = client.rerank(
                 model, question.text, list(question.documents), delivery=delivery
             )
-            return Order(tuple(one.score for one in sorted(ranked, key=lambda one: one.index)))
+            scores = [one.score for one in sorted(ranked, key=lambda one: one.index)]
+            return Order(tuple(scores)), None
         case "token_classification":
             [found] = client.classify_tokens(model, [question.text], delivery=delivery)
             names = [f"{one.label} {one.start}-{one.end}" for one in found.entities]
-            return Labels((", ".join(names),), (1.0,))
+            return Labels((", ".join(names),), (1.0,)), None
         case _:
             [labels] = client.classify(model, [question.text], delivery=delivery)
-            return Labels(tuple(labels.labels), tuple(labels.scores))
+            return Labels(tuple(labels.labels), tuple(labels.scores)), None

@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from tritonctl.loadtest.analysis.binomial import share_bounds
-from tritonctl.rollout.differences import (
-    Answer,
-    Labels,
-    Order,
-    Text,
-    Vector,
-    cosine,
-    disorder,
-    distance,
-    distances,
-    first_divergence,
-    log_prob_difference,
-    recall,
+from tritonctl.rollout.differences import Answer, Labels, Order, Refused, Rows, Text, Vector, recall
+from tritonctl.rollout.measures import (
+    COSINE,
+    FIRST,
+    LOG_PROBS,
+    SCORE,
+    TAU,
+    Measured,
+    Times,
+    measured,
 )
 from tritonctl.rollout.sequential import Divergence
 
@@ -39,6 +36,7 @@ class Asked:
     first: Answer
     second: Answer
     candidate: Answer
+    times: Times | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,15 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Duration:
+    """How long both versions take, milliseconds. None: not measured."""
+
+    name: str
+    a_ms: float | None
+    b_ms: float | None
+
+
+@dataclass(frozen=True)
 class Example:
     """A question that the versions answer in two ways, and stable in one, the furthest first."""
 
@@ -76,6 +83,15 @@ class Example:
     first: str | None
     candidate: str | None
     note: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an example quotes, where prompts may be shown."""
+
+    prompt: str
+    first: str
+    candidate: str
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,7 @@ class Comparison:
     limit: float
     tolerated: float
     figures: Sequence[Figure]
+    durations: Sequence[Duration]
     examples: Sequence[Example]
     failed: Sequence[str] = ()
 
@@ -124,148 +141,133 @@ def compared(
     shown: bool = False,
     failed: Sequence[str] = (),
 ) -> Comparison:
-    """Compare. names: of A and B; served: model and task. shown: examples have prompts and texts.
+    """Compare answers. names: of A and B; served: model and task. shown: examples quote them.
 
     tolerated: share of the questions that B may answer in another way, beyond A's noise.
     """
+    found = [measured(each.first, each.second, each.candidate, each.times) for each in asked]
+    quoted = {
+        number: Shown(each.prompt, told(each.first), told(each.candidate))
+        for number, each in enumerate(asked, start=1)
+        if shown
+    }
+    return summary(
+        found,
+        names,
+        served,
+        tolerated=tolerated,
+        quoted=quoted,
+        failed=failed,
+        more=_recall(asked),
+    )
+
+
+def summary(
+    found: Sequence[Measured],
+    names: tuple[str, str],
+    served: tuple[str, str],
+    *,
+    tolerated: float = 0.0,
+    quoted: Mapping[int, Shown] | None = None,
+    failed: Sequence[str] = (),
+    more: Sequence[Figure] = (),
+) -> Comparison:
+    """Compare by what was measured. quoted: prompts and answers of examples, by their numbers."""
     test = Divergence(tolerated)
-    for each in asked:
-        found = distances(each.first, each.second, each.candidate)
-        test.update(found.noise, found.candidate)
-    noisy = sum(_differ(each.first, each.second) for each in asked)
-    different = sum(_differ(each.first, each.candidate) for each in asked)
+    for each in found:
+        test.update(each.noise, each.candidate)
     return Comparison(
         *names,
         *served,
-        len(asked),
-        Share.of(noisy, len(asked)),
-        Share.of(different, len(asked)),
+        len(found),
+        Share.of(sum(each.differs[0] for each in found), len(found)),
+        Share.of(sum(each.differs[1] for each in found), len(found)),
         test.evidence,
         1 / RATE,
         tolerated,
-        _figures(asked),
-        _examples(asked, shown=shown),
+        [*_figures(found), *more],
+        _durations(found),
+        _examples(found, quoted or {}),
         failed,
     )
 
 
-def _differ(one: Answer, other: Answer) -> bool:
-    """Whether a reader would see it: vectors from a cosine of 0.999 on."""
-    least = 0.1 if isinstance(one, Vector) else 0.0
-    return distance(one, other) > least
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
-def _figures(asked: Sequence[Asked]) -> list[Figure]:
+# What a figure is called, and how those of all questions are one.
+_SUMMARIES: Sequence[tuple[str, str, Callable[[list[float]], float]]] = (
+    (FIRST, "first token that differs, median", median),
+    (LOG_PROBS, "difference of log probabilities, mean", _mean),
+    (COSINE, "cosine, mean", _mean),
+    (COSINE, "cosine, least", min),
+    (TAU, "Kendall's tau, mean", _mean),
+    (SCORE, "difference of the best label's score", _mean),
+)
+
+
+def _figures(found: Sequence[Measured]) -> list[Figure]:
     """What there is to measure of such answers."""
-    if not asked:
+    figures = []
+    for name, title, summarised in _SUMMARIES:
+        pairs = [each.figures[name] for each in found if name in each.figures]
+        if pairs:
+            sides = (
+                [value for value in side if value is not None] for side in zip(*pairs, strict=True)
+            )
+            figures.append(Figure(title, *(summarised(side) if side else None for side in sides)))
+    return figures
+
+
+def _durations(found: Sequence[Measured]) -> list[Duration]:
+    """Medians: of both answers of A, and of B's."""
+    times = [each.times for each in found if each.times is not None]
+    made = []
+    for title, all_ms in (
+        ("time to the first token, median", [each.first for each in times]),
+        ("time to the whole answer, median", [each.whole for each in times]),
+    ):
+        a = [value for one in all_ms for value in one[:2] if value is not None]
+        b = [one[2] for one in all_ms if one[2] is not None]
+        if a and b:
+            made.append(Duration(title, round(median(a), 3), round(median(b), 3)))
+    return made
+
+
+def _recall(asked: Sequence[Asked]) -> list[Figure]:
+    """Of embeddings: whether both versions find the same neighbours."""
+    if not asked or not isinstance(asked[0].first, Vector):
         return []
-    match asked[0].first:
-        case Text():
-            return [
-                _pairwise("first token that differs, median", asked, _first, median),
-                _pairwise("difference of log probabilities, mean", asked, _log_probs, _mean),
-            ]
-        case Vector():
-            return [
-                _pairwise("cosine, mean", asked, _cosine, _mean),
-                _pairwise("cosine, least", asked, _cosine, min),
-                _recall(asked),
-            ]
-        case Order():
-            return [_pairwise("Kendall's tau, mean", asked, _tau, _mean)]
-        case Labels():
-            return [_pairwise("difference of the best label's score", asked, _score, _mean)]
-
-
-def _pairwise(
-    name: str,
-    asked: Sequence[Asked],
-    measure: Callable[[Any, Any], float | None],
-    summary: Callable[[list[float]], float],
-) -> Figure:
-    def over(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
-        values = [measure(one, other) for one, other in pairs if type(one) is type(other)]
-        known = [value for value in values if value is not None]
-        return summary(known) if known else None
-
-    noise = over([(each.first, each.second) for each in asked])
-    return Figure(name, noise, over([(each.first, each.candidate) for each in asked]))
-
-
-def _first(one: Text, other: Text) -> float | None:
-    return first_divergence(one, other)
-
-
-def _log_probs(one: Text, other: Text) -> float | None:
-    return log_prob_difference(one, other)
-
-
-def _cosine(one: Vector, other: Vector) -> float:
-    return cosine(one, other)
-
-
-def _tau(one: Order, other: Order) -> float:
-    return 1 - 2 * disorder(one.scores, other.scores)
-
-
-def _score(one: Labels, other: Labels) -> float | None:
-    scores = dict(zip(other.names, other.scores, strict=True))
-    best = next(iter(one.names), None)
-    return None if best is None else abs(one.scores[0] - scores.get(best, 0.0))
-
-
-def _recall(asked: Sequence[Asked]) -> Figure:
     name = f"recall@{_NEIGHBOURS} among the questions"
     first, second, candidate = (
         [one for one in side if isinstance(one, Vector)]
         for side in zip(*((each.first, each.second, each.candidate) for each in asked), strict=True)
     )
     if not len(first) == len(second) == len(candidate) <= _MOST_RANKED:
-        return Figure(name, None, None)
+        return [Figure(name, None, None)]
     both = (recall(first, other, _NEIGHBOURS) for other in (second, candidate))
-    return Figure(name, *both)
+    return [Figure(name, *both)]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _examples(asked: Sequence[Asked], *, shown: bool) -> list[Example]:
+def _examples(found: Sequence[Measured], quoted: Mapping[int, Shown]) -> list[Example]:
     """Those that the candidate answers otherwise and stable does not, the furthest apart first."""
-    found = []
-    for number, each in enumerate(asked, start=1):
-        apart = distances(each.first, each.second, each.candidate)
-        if not _differ(each.first, each.candidate) or apart.candidate <= apart.noise:
+    examples = []
+    for number, each in enumerate(found, start=1):
+        if not each.differs[1] or each.candidate <= each.noise:
             continue
-        found.append(
+        shown = quoted.get(number)
+        examples.append(
             Example(
                 number,
-                apart.candidate - apart.noise,
-                each.prompt if shown else None,
-                told(each.first) if shown else None,
-                told(each.candidate) if shown else None,
-                _note(each),
+                each.candidate - each.noise,
+                shown.prompt if shown else None,
+                shown.first if shown else None,
+                shown.candidate if shown else None,
+                each.note,
             )
         )
-    return sorted(found, key=lambda one: (-one.distance, one.number))[:_EXAMPLES]
-
-
-def _note(each: Asked) -> str:
-    """What differs, in a few words that quote nothing."""
-    match each.first, each.candidate:
-        case Text(), Text():
-            place = first_divergence(each.first, each.candidate)
-            lengths = len(each.first.token_ids), len(each.candidate.token_ids)
-            where = "the text alone" if place is None else f"token {place + 1}"
-            return f"{where}; {lengths[0]} and {lengths[1]} tokens"
-        case Vector(), Vector():
-            return f"cosine {cosine(each.first, each.candidate):.4f}"
-        case Order(), Order():
-            return f"Kendall's tau {_tau(each.first, each.candidate):.3f}"
-        case Labels(), Labels():
-            return "another label"
-        case _:
-            return "another kind of answer"
+    return sorted(examples, key=lambda one: (-one.distance, one.number))[:_EXAMPLES]
 
 
 def told(answer: Answer) -> str:
@@ -280,3 +282,7 @@ def told(answer: Answer) -> str:
             return f"{len(answer.values)} numbers"
         case Order():
             return ", ".join(f"{score:.3f}" for score in answer.scores)
+        case Refused():
+            return answer.why
+        case Rows():
+            return "\n".join(map(told, answer.answers))

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comparison as one HTML file that needs nothing else and asks nobody."""
+"""Comparisons as one HTML file that needs nothing else and asks nobody."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tritonctl.host.version import __version__
 from tritonctl.rollout.compare import Comparison
+from tritonctl.rollout.shadow.found import Counts
 
 _TEMPLATE = "comparison.html.j2"
 
 
-def comparison_page(comparison: Comparison, *, shown: bool) -> str:
-    """The page. shown: the examples have their prompts and texts, which are escaped."""
+def comparison_page(
+    comparisons: Sequence[Comparison], *, title: str, shown: bool, counts: Counts | None = None
+) -> str:
+    """The page. shown: the examples have their prompts and texts, which are escaped.
+
+    counts: of the copies of requests, where they came from users.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -24,5 +31,5 @@ def comparison_page(comparison: Comparison, *, shown: bool) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(_TEMPLATE).render(
-        c=comparison, shown=shown, version=__version__
+        comparisons=comparisons, title=title, shown=shown, counts=counts, version=__version__
     )

@@ -48,26 +48,45 @@ class Order:
     scores: tuple[float, ...]
 
 
-Answer = Text | Vector | Labels | Order
+@dataclass(frozen=True)
+class Refused:
+    """No answer: the version says no, or nothing in time. why: in words that quote nothing."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The answers to the rows of one request."""
+
+    answers: tuple[Answer, ...]
+
+
+Answer = Text | Vector | Labels | Order | Refused | Rows
 
 
 def distance(one: Answer, other: Answer) -> float:
     """0: no difference that counts. 1: another text, another label, a vector at 25 degrees.
 
-    Of orders: the share of pairs of documents that are the other way round. Answers of two kinds
-    are 1 apart.
+    Of orders: the share of pairs of documents that are the other way round. Of rows: the mean.
+    Answers of two kinds are 1 apart, such as one and none.
     """
+    apart = 1.0
     match one, other:
         case Text(), Text():
-            return float((one.token_ids or one.text) != (other.token_ids or other.text))
+            apart = float((one.token_ids or one.text) != (other.token_ids or other.text))
         case Vector(), Vector():
-            return min(1.0, math.sqrt(max(0.0, 2 * (1 - cosine(one, other)))) / _FAR)
+            apart = min(1.0, math.sqrt(max(0.0, 2 * (1 - cosine(one, other)))) / _FAR)
         case Labels(), Labels():
-            return float(one.names[:1] != other.names[:1])
+            apart = float(one.names[:1] != other.names[:1])
         case Order(), Order():
-            return disorder(one.scores, other.scores)
-        case _:
-            return 1.0
+            apart = disorder(one.scores, other.scores)
+        case Refused(), Refused():
+            apart = 0.0
+        case Rows(), Rows() if len(one.answers) == len(other.answers):
+            pairs = zip(one.answers, other.answers, strict=True)
+            apart = sum(distance(mine, theirs) for mine, theirs in pairs) / len(one.answers)
+    return apart
 
 
 def distances(first: Answer, second: Answer, candidate: Answer) -> Distances:

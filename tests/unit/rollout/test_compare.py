@@ -176,10 +176,10 @@ def test_prompts_are_left_out() -> None:
     """Unless they are asked for: of the record and of the page."""
     hidden, shown = comparison(15), comparison(15, shown=True)
     assert "prompt 3" not in json.dumps(hidden.as_record())
-    assert "prompt 3" not in comparison_page(hidden, shown=False)
+    assert "prompt 3" not in comparison_page([hidden], title="t", shown=False)
     assert hidden.examples[0].note == "token 2; 3 and 2 tokens"
     assert shown.examples[3].prompt == "prompt 3 <script>"
-    page = comparison_page(shown, shown=True)
+    page = comparison_page([shown], title="t", shown=True)
     assert "prompt 3 &lt;script&gt;" in page
     assert "<script" not in page
     assert "different beyond noise" in page

@@ -110,7 +110,8 @@ def test_what_the_shadower_gets(tmp_path: Path) -> None:
     place = tmp_path / "s"
     with upstream() as (behind, seen), Shadower(place) as shadower:
         tenants = {"alice": {"api_key_file": str(tmp_path / "alice")}}
-        more = {"gateway": {"tenants": tenants}, "frontend": ("127.0.0.1", behind.http_port)}
+        more: dict[str, Any] = {"gateway": {"tenants": tenants}}
+        more["frontend"] = "127.0.0.1", behind.http_port
         with copying_envoy(tmp_path, [behind], place, **more) as envoy:
             with TritonClient(envoy.url, api_key=ApiKey(tmp_path / "alice")) as client:
                 assert client.model_ready("m")

@@ -259,11 +259,11 @@ def _shadow(placement: Placement) -> list[Message]:
     """
     if placement.shadow is None:
         return []
-    own = {"http2_protocol_options": {}}
+    own: Message = {"http2_protocol_options": {}}
     # A user's stream may last for hours; its copy is cut.
     copies = _socket_cluster(SHADOW, shadow_address(placement), own, max_stream_duration="300s")
     shadower = {"pipe": {"path": placement.shadow}}
-    plain = {"http_protocol_options": {}}
+    plain: Message = {"http_protocol_options": {}}
     return [copies, _socket_cluster(SHADOWER, shadower, plain, idle_timeout="10s")]
 
 

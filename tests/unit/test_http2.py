@@ -19,8 +19,8 @@ from tests.unit.test_resuming import NOBODY, Replica, serving
 from tritonctl.errors import ServerError
 from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.channel import ClientTls, Endpoint
-from tritonctl.protocol.http2.call import Call, CallError
-from tritonctl.protocol.http2.channel import Channel
+from tritonctl.protocol.http2.call import CallError
+from tritonctl.protocol.http2.channel import AsyncCall, Channel
 from tritonctl.server.ports import held_ports
 from tritonctl.server.security.certificates import make_certificates
 
@@ -76,7 +76,7 @@ def echoing(echo: Echo, port: int = 0, credentials: Any = None) -> Iterator[str]
         server.stop(0).wait()
 
 
-def begin(channel: Channel, request: bytes = b"hello", **options: Any) -> Call:
+def begin(channel: Channel, request: bytes = b"hello", **options: Any) -> AsyncCall:
     """A call."""
     return channel.unary_stream(METHOD, bytes, bytes)(request, **options)
 

@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
+from tritonctl.protocol.http2.blocking import BlockingChannel
 from tritonctl.protocol.http2.channel import open_channel as cheapest_channel
 
 Metadata = Sequence[tuple[str, str]]
@@ -67,18 +68,16 @@ async def await_end_async(call: Any) -> None:
 
 
 class _Connection:
-    def __init__(
-        self, endpoint: Endpoint, advice: Advice, open_channel: Callable[[Endpoint], Any]
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, advice: Advice, channel: Any, streams: Any) -> None:
         self.url = endpoint.url
         self._advice = advice
         self._metadata = endpoint.metadata
         self._admin_metadata = endpoint.admin_metadata
-        self._channel = open_channel(endpoint)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._channel, self._streams = channel, streams
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         # A stream of ours has one request. Declared so, gRPC sends its header, message and end in
         # one operation instead of three, with a thread for none; on the wire it is the same.
-        self._stream = self._channel.unary_stream(
+        self._stream = streams.unary_stream(
             f"/{_SERVICE.full_name}/ModelStreamInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
@@ -115,7 +114,9 @@ class Connection(_Connection):
     """
 
     def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
-        super().__init__(endpoint, advice, Endpoint.channel)
+        channel = endpoint.channel()
+        streams = BlockingChannel(endpoint) if endpoint.is_direct else channel
+        super().__init__(endpoint, advice, channel, streams)
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +125,8 @@ class Connection(_Connection):
         self.close()
 
     def close(self) -> None:
-        """Close the channel; calls under way are cancelled."""
+        """Close the channels; calls under way are cancelled."""
+        self._streams.close()
         self._channel.close()
 
     def ask(
@@ -154,7 +156,8 @@ class AsyncConnection(_Connection):
         advice: Advice = PROJECT_SERVER,
         open_channel: Callable[[Endpoint], Any] = cheapest_channel,
     ) -> None:
-        super().__init__(endpoint, advice, open_channel)
+        channel = open_channel(endpoint)
+        super().__init__(endpoint, advice, channel, channel)
 
     async def close(self) -> None:
         """Close the channel; calls under way are cancelled."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError
 from tritonctl.protocol.channel import ClientTls
-from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.error_map import tls_remedy
 from tritonctl.server.security.certificates import make_certificates
 
@@ -67,6 +68,25 @@ def test_both_sides_agree(sets: dict[str, Path]) -> None:
             assert client.model_ready("speller")
 
 
+def _asks(url: str, tls: ClientTls | None) -> None:
+    with TritonClient(url, tls=tls) as client:
+        client.model_ready("speller")
+
+
+def _streams(url: str, tls: ClientTls | None) -> None:
+    with TritonClient(url, tls=tls) as client:
+        client.generate("speller", "7")
+
+
+def _streams_in_a_loop(url: str, tls: ClientTls | None) -> None:
+    async def run() -> None:
+        async with AsyncTritonClient(url, tls=tls) as client:
+            await client.generate("speller", "7")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ask", [_asks, _streams, _streams_in_a_loop])
 @pytest.mark.parametrize(
     ("server", "certs", "authority", "name", "told"),
     [
@@ -85,6 +105,7 @@ def test_why_it_is_not_made(
     authority: str | None,
     name: str | None,
     told: str,
+    ask: Callable[[str, ClientTls | None], None],
 ) -> None:
     """The remedy is about certificates, not about starting a server that runs."""
     tls = None
@@ -92,10 +113,9 @@ def test_why_it_is_not_made(
         tls = client_of(sets[certs], sets[authority], name)
     with (
         serving(None if server is None else sets[server]) as url,
-        TritonClient(url, tls=tls) as client,
         pytest.raises(ServerError) as error,
     ):
-        client.model_ready("speller")
+        ask(url, tls)
     assert told in error.value.remedy
 
 

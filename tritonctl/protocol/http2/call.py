@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One gRPC call with one request and a stream of responses: messages in, a status at the end.
 
-Used as a call of grpc.aio is: iterate over it, cancel it, ask for its code.
+How a reader waits is not known here: tasks do in channel.py, threads in blocking.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -68,18 +68,16 @@ class Stream(Protocol):
         """Nobody reads it any more."""
 
 
-class Call:
-    """`read`: makes a response of a message's bytes. `begin`: gives the call a `stream`.
+class Call(ABC):
+    """`read`: makes a response of a message's bytes. `stream`: where it has begun.
 
-    It is asked again, once, where a server has not looked at the call. `window`: bytes that the
-    server may send ahead of the reader, who may be behind by half as many before. `most`: bytes of
-    a message.
+    `window`: bytes that the server may send ahead of the reader, who may be behind by half as many
+    before. `most`: bytes of a message.
     """
 
     def __init__(
         self,
         read: Callable[[bytes], Any],
-        begin: Callable[[Call], None],
         *,
         window: int = WINDOW_BYTES,
         most: int = MOST_MESSAGE_BYTES,
@@ -92,48 +90,42 @@ class Call:
         self._credit = window // 4  # a window is not widened by less
         self._details = ""
         self._read = read
-        self._begin = begin
         self._sent_again = False
         self._messages: deque[bytes] = deque()
         self._unread = 0  # bytes of them
         self._rest = bytearray()  # of a message that has not come whole
         self._owed = 0  # bytes that the window is not yet wider by
         self._http_status = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
-    def __aiter__(self) -> Call:
-        return self
+    @property
+    def has_ended(self) -> bool:
+        """Whether all responses were taken. Raises CallError for another status than OK."""
+        if self.status is None or self._messages:
+            return False
+        if self.status is grpc.StatusCode.OK:
+            return True
+        raise CallError(self.status, self._details)
 
-    async def __anext__(self) -> Any:
-        """The next response. Raises CallError, or StopAsyncIteration at the end."""
-        while not self._messages:
-            if self.status is grpc.StatusCode.OK:
-                raise StopAsyncIteration
-            if self.status is not None:
-                raise CallError(self.status, self._details)
-            await self._news()
+    def take(self) -> Any:
+        """The next response, where there is one."""
         message = self._messages.popleft()
         self._unread -= len(message)
         if self._owed >= self._credit:
             self._widen()
         return self._read(message)
 
-    async def code(self) -> grpc.StatusCode:
-        """Wait for the end; responses that come until then are lost."""
-        while self.status is None:
-            self._messages.clear()
-            await self._news()
-        return self.status
+    def drop(self) -> None:
+        """Nobody wants the responses that have come."""
+        self._messages.clear()
+        self._unread = 0
 
     def cancel(self) -> None:
         """Leave it; without effect on one that has ended."""
         self.end(grpc.StatusCode.CANCELLED, "cancelled by its client")
 
-    def expire(self, seconds: float) -> None:
-        """It may take so long."""
-        late = grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed"
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.end, *late)
+    def late(self) -> None:
+        """Its deadline has passed."""
+        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
 
     def data(self, payload: bytes) -> None:
         """Bytes of messages have come."""
@@ -180,7 +172,7 @@ class Call:
             self.lost(why)
         elif self.status is None:
             self._sent_again = True
-            self._begin(self)
+            self._begin_again()
 
     def _finish(self, headers: Mapping[str, str], kind: str) -> None:
         number = headers.get("grpc-status", "")
@@ -222,21 +214,15 @@ class Call:
             self.stream.credit(self._owed)
             self._owed = 0
 
-    async def _news(self) -> None:
-        """Wait for a message, or the end."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
     def _ended(self, code: grpc.StatusCode, details: str) -> None:
         if self.status is None:
             self.status, self._details = code, details
-            if self._timer is not None:
-                self._timer.cancel()
             self._wake()
 
+    @abstractmethod
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """A message has come, or the end."""
+
+    @abstractmethod
+    def _begin_again(self) -> None:
+        """On another connection."""

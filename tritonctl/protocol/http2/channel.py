@@ -8,25 +8,27 @@ that is being made, and is UNAVAILABLE when that fails; calls share a connection
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-from tritonctl.protocol.channel import ClientTls, Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.http2.call import MOST_MESSAGE_BYTES, Call, CallError
 from tritonctl.protocol.http2.connection import Http2Connection
-from tritonctl.protocol.http2.frames import WINDOW_BYTES, literals
+from tritonctl.protocol.http2.frames import WINDOW_BYTES
+from tritonctl.protocol.http2.opening import (
+    CONNECT_SECONDS,
+    Head,
+    framed,
+    place,
+    refuse_other_protocol,
+    tls_context,
+)
 
-_CONNECT_SECONDS = 20.0  # gRPC's
-_MESSAGE = b"\0"  # not compressed; its length follows
 _MOST_CONNECTIONS = 64  # where a server takes few calls on each
-_MOST_TIMEOUT_MS = 99_999_999  # eight digits
 _ONE_RESPONSE_WINDOW = 4 << 20  # nobody reads it in pieces, so it may come as fast as it can
 Write = Callable[[Any], bytes]
 Read = Callable[[bytes], Any]
@@ -38,6 +40,54 @@ def open_channel(endpoint: Endpoint) -> Any:
     return Channel(endpoint) if endpoint.is_direct else endpoint.aio_channel()
 
 
+class AsyncCall(Call):
+    """Used as a call of grpc.aio is: iterate over it, cancel it, ask for its code."""
+
+    def __init__(self, read: Read, begin: Callable[[AsyncCall], None], **bounds: int) -> None:
+        super().__init__(read, **bounds)
+        self._begin = begin  # gives it a stream, and again where a server has not looked at it
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __aiter__(self) -> AsyncCall:
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next response. Raises CallError, or StopAsyncIteration at the end."""
+        while not self._messages:
+            if self.has_ended:
+                raise StopAsyncIteration
+            await self._news()
+        return self.take()
+
+    async def code(self) -> grpc.StatusCode:
+        """Wait for the end; responses that come until then are lost."""
+        while self.status is None:
+            self.drop()
+            await self._news()
+        return self.status
+
+    def expire(self, seconds: float) -> None:
+        """It may take so long."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.late)
+
+    async def _news(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _begin_again(self) -> None:
+        self._begin(self)
+
+    def _wake(self) -> None:
+        if self._timer is not None and self.status is not None:
+            self._timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class Channel:
     """Of one endpoint, for one event loop: what is used of grpc.aio's channels.
 
@@ -46,14 +96,10 @@ class Channel:
     """
 
     def __init__(self, endpoint: Endpoint, most: int = MOST_MESSAGE_BYTES) -> None:
-        self._url = endpoint.url
+        self._endpoint = endpoint
         self._most = most
-        host, _, port = endpoint.url.rpartition(":")
-        self._place = host.strip("[]"), int(port)
+        self._place = place(endpoint)
         self._tls = endpoint.tls
-        if self._tls is not None:
-            self._tls.credentials()  # read again for each connection, which may be days later
-        self._authority = (endpoint.tls and endpoint.tls.server_name) or endpoint.url
         self._connections: list[Http2Connection] = []
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: dict[Call, _Waiting] = {}
@@ -67,37 +113,20 @@ class Channel:
         *,
         window: int = WINDOW_BYTES,
         **_: Any,
-    ) -> Callable[..., Call]:
+    ) -> Callable[..., AsyncCall]:
         """As grpc.aio's: calls are made with a request, `timeout` (seconds) and `metadata`.
 
         window: bytes that the server may send ahead of who reads.
         """
-        head = literals(
-            (
-                (":method", "POST"),
-                (":scheme", "http" if self._tls is None else "https"),
-                (":path", method),
-                (":authority", self._authority),
-                ("content-type", "application/grpc"),
-                ("te", "trailers"),
-                ("user-agent", "tritonctl"),
-            )
-        )
+        head = Head(self._endpoint, method)
 
-        def ask(request: Any, *, timeout: float | None = None, metadata: Headers = ()) -> Call:
-            message = request_serializer(request)
-            message = _MESSAGE + len(message).to_bytes(4, "big") + message
-            headers = head
-            if metadata:
-                headers += literals(metadata)
-            if timeout is not None:
-                left = min(max(int(timeout * 1000), 1), _MOST_TIMEOUT_MS)
-                headers += literals((("grpc-timeout", f"{left}m"),))
+        def ask(request: Any, *, timeout: float | None = None, metadata: Headers = ()) -> AsyncCall:
+            headers, message = head.of(timeout, metadata), framed(request_serializer(request))
 
             def begin(call: Call) -> None:
                 self._begin(call, headers, message)
 
-            call = Call(response_deserializer, begin, window=window, most=self._most)
+            call = AsyncCall(response_deserializer, begin, window=window, most=self._most)
             if timeout is not None:
                 call.expire(timeout)
             begin(call)
@@ -177,7 +206,7 @@ class Channel:
             connection = await self._opened()
         except (OSError, ValueError) as error:  # ValueError: TLS without HTTP/2
             if not any(each.usable for each in self._connections):
-                why = f"failed to connect to {self._url}: {error or type(error).__name__}"
+                why = f"failed to connect to {self._endpoint.url}: {error or type(error).__name__}"
                 for call in list(self._waiting):
                     del self._waiting[call]
                     call.lost(why)
@@ -188,18 +217,27 @@ class Channel:
         self._admit()
 
     async def _opened(self) -> Http2Connection:
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            transport, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Http2Connection(self._admit),
+        loop = asyncio.get_running_loop()
+        opened = loop.create_future()
+
+        def changed() -> None:
+            if not opened.done() and not connection.is_opening:
+                opened.set_result(None)
+            self._admit()
+
+        connection = Http2Connection(changed)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            transport, _ = await loop.create_connection(
+                lambda: connection,
                 *self._place,
-                ssl=None if self._tls is None else _context(self._tls),
+                ssl=None if self._tls is None else tls_context(self._tls),
                 server_hostname=None if self._tls is None else self._tls.server_name,
             )
             try:
-                secured = transport.get_extra_info("ssl_object")
-                if secured is not None and secured.selected_alpn_protocol() != "h2":
-                    raise ValueError("it uses TLS, and does not speak HTTP/2")
-                await connection.opened()
+                refuse_other_protocol(transport.get_extra_info("ssl_object"))
+                await opened
+                if connection.gone:
+                    raise ConnectionError(connection.why or "GOAWAY received")
             except BaseException:
                 transport.abort()
                 raise
@@ -221,22 +259,3 @@ class _Waiting:
     def leave(self) -> None:
         """Nobody waits any more."""
         self.among.pop(self.call, None)
-
-
-def _context(tls: ClientTls) -> ssl.SSLContext:
-    """As strict as gRPC's: what it accepts, and no more."""
-    context = ssl.create_default_context(cafile=tls.ca or _authorities())
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def _authorities() -> str | None:
-    """Those that gRPC trusts where nobody names one; None, the system's, where it has no list."""
-    if named := os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"):
-        return named
-    bundled = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
-    return str(bundled) if bundled.is_file() else None

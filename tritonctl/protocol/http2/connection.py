@@ -25,13 +25,15 @@ class Http2Connection(asyncio.Protocol):
     """Calls begin with `begin` and learn everything else by themselves.
 
     `usable`: whether another call may begin on it. What a server does against the protocol
-    ends the connection, and its calls are UNAVAILABLE. `changed`: called when a call has ended,
-    or the connection.
+    ends the connection, and its calls are UNAVAILABLE. `changed`: called when the server has said
+    that it speaks HTTP/2, when a call has ended, or the connection. `is_opening`: until the first
+    or the last of these. `why`: the connection has ended.
     """
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
-        self._opened = asyncio.get_running_loop().create_future()  # with why not, or ""
+        self.is_opening = True
+        self.why = ""
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, _Stream] = {}
         self._blocked: dict[int, _Stream] = {}  # whose request waits for a window
@@ -61,11 +63,6 @@ class Http2Connection(asyncio.Protocol):
     def gone(self) -> bool:
         """Whether it will never take one again."""
         return self._transport is None or self._leaving or self._next > _MOST_STREAM
-
-    async def opened(self) -> None:
-        """Until the server has said that it speaks HTTP/2. Raises ConnectionError."""
-        if why := await self._opened:
-            raise ConnectionError(why)
 
     def begin(self, call: Call, headers: bytes, message: bytes) -> None:
         """Send a request of one message; only while it is `usable`."""
@@ -231,8 +228,7 @@ class Http2Connection(asyncio.Protocol):
                 self._first_window = value
         self.send(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._send_blocked()
-        if not self._opened.done():
-            self._opened.set_result("")
+        self.is_opening = False
         self._changed()
 
     def _ping(self, flags: int, _: int, payload: bytes) -> None:
@@ -286,8 +282,7 @@ class Http2Connection(asyncio.Protocol):
         self._blocked.clear()
         if transport is not None:
             transport.abort()
-        if not self._opened.done():
-            self._opened.set_result(why)
+        self.is_opening, self.why = False, self.why or why
         for stream in streams:
             stream.call.lost(why)
         self._changed()

@@ -77,6 +77,11 @@ class Rollout(Strict):
         description="share of the requests that are asked of both, to compare the answers: of "
         "stable twice, of the candidate once; never while the servers are full",
     )
+    keep_prompts: bool = Field(
+        False,
+        description="of these requests, prompts and answers are written to a file that only you "
+        "can read, for examples of what differs",
+    )
     tolerated: Tolerated = Field(Tolerated(), description="what is no reason to roll back")
 
     @model_validator(mode="after")

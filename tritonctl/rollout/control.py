@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         return SUPERFLUOUS
     about = found.state.about
     with controlling(folder, found.number) as (journal, entries):
-        made = world(as_started(project, about), about)
+        made = world(as_started(project, about), about, found.folder)
         Controller(journal, entries, found.folder, made).run()
     return DONE
 

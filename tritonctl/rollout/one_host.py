@@ -14,6 +14,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
 from tritonctl.rollout.controller import World
 from tritonctl.rollout.scraping import MetricsScraper, Version
+from tritonctl.rollout.shadow.process import Shadowing, shadow_config
 from tritonctl.rollout.standing import Rollout
 from tritonctl.rollout.traffic import Traffic
 from tritonctl.server import groups
@@ -44,6 +45,10 @@ class HostService:
         """Give the candidate more."""
         self._reads = self._read_until_now()
         self._traffic().move(share)
+
+    def mirror(self) -> None:
+        """Copies of requests for the shadower, before anybody is moved."""
+        self._traffic().mirror()
 
     def roll_back(self) -> None:
         """All are stable's."""
@@ -89,19 +94,33 @@ class HostService:
             return None
 
 
-def world(project: Project, about: Mapping[str, Any]) -> World:
-    """For the rollout that began with `about`."""
+def world(project: Project, about: Mapping[str, Any], folder: Path) -> World:
+    """For the rollout that began with `about`, in its folder."""
     candidate = Slot(about["slot"])
+    service = HostService(project)
 
-    def scraper(_: Mapping[str, Any]) -> MetricsScraper:
+    def scraper(kept: Mapping[str, Any]) -> MetricsScraper:
         return MetricsScraper(
             _version(project, candidate.other),
             _version(project, candidate),
             lambda: groups.envoy_metrics_url(project),
             [of_slot(name, candidate) for name in (GRPC, REST)],
+            _shadowed(project, candidate, folder, service, int(kept.get("shadowed", 0))),
         )
 
-    return World(scraper, HostService(project), time.monotonic, time.time, time.sleep)
+    return World(scraper, service, time.monotonic, time.time, time.sleep)
+
+
+def _shadowed(
+    project: Project, candidate: Slot, folder: Path, service: HostService, offset: int
+) -> Shadowing | None:
+    """Who asks both versions, where the project wants it and both run."""
+    stable, new = groups.group(project, candidate.other), groups.group(project, candidate)
+    if not project.rollout.shadow or stable is None or new is None:
+        return None
+    shadowing = Shadowing(shadow_config(project, folder, stable, new), offset)
+    service.mirror()
+    return shadowing
 
 
 def as_started(project: Project, about: Mapping[str, Any]) -> Project:

@@ -28,7 +28,9 @@ Answer = TypeVar("Answer")
 class Shadowed(Protocol):
     """The questions that were asked of both versions."""
 
-    offset: int
+    @property
+    def offset(self) -> int:
+        """Bytes of their lines that were read so far."""
 
     def news(self) -> Sequence[Distances]:
         """Those since the last call."""

@@ -15,6 +15,7 @@ from tritonctl.rollout.journal import Entry, Event, Journal, controlling, latest
 from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
 from tritonctl.rollout.steering import LOG, Source, launch
 from tritonctl.server import groups
+from tritonctl.server.gateway.mirror import require_short, shadow_socket
 from tritonctl.server.gateway.shares import require_users
 from tritonctl.server.lifecycle import running_server
 
@@ -31,6 +32,8 @@ def start(
     UsageError while another rollout is under way, ConfigurationError without a header for users.
     """
     require_users(project.rollout)
+    if project.rollout.shadow:
+        require_short(shadow_socket(project))
     stored = find_release(stored_releases(project), address)
     folder = rollouts_folder(project)
     _close_the_last(project, source, progress)

@@ -74,9 +74,20 @@ class Traffic:
                 f"{share:g} % is no step from there",
                 remedy="a share only grows, up to 100; to take users back, roll back",
             )
+        self._write(share)
+
+    def mirror(self) -> None:
+        """Nobody is moved: from now on `rollout.shadow` of the requests are copied.
+
+        As after a move; before the first one a bad candidate is seen while it has no users. Raises
+        HostError.
+        """
+        self._write(self.share())
+
+    def _write(self, share: float) -> None:
         # First, so that a full disk does not stand in the way of a rollback.
         write_atomically(self._back, self._text(0))
-        write_atomically(self.file, self._text(share))
+        write_atomically(self.file, self._text(share, shadowed=True))
         self._keep()
 
     def roll_back(self) -> None:
@@ -99,9 +110,11 @@ class Traffic:
         except HostError:
             return False
 
-    def _text(self, share: float) -> str:
+    def _text(self, share: float, *, shadowed: bool = False) -> str:
         division = Division(self._stable, share)
-        return routes_text(self._gateway, self._placement, self._settings, division)
+        return routes_text(
+            self._gateway, self._placement, self._settings, division, shadowed=shadowed
+        )
 
     def _keep(self) -> None:
         """The rename itself, through a loss of power."""

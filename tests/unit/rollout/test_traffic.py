@@ -248,3 +248,50 @@ def test_settings_that_the_project_file_refuses(settings: dict[str, Any]) -> Non
     """Steps that do not rise to 100, names that are no header's."""
     with pytest.raises(ValidationError):
         Rollout.model_validate(settings)
+
+
+SHADOWED = replace(PLACEMENT, shadow="/p/.tritonctl/shadow/copies.sock")
+
+
+def copied(folder: Path) -> dict[str, int]:
+    """Of a million, the requests that are copied, by what they ask; the others' are left out."""
+    found = {}
+    for route in routes(folder):
+        for policy in route.get("route", {}).get("request_mirror_policies", ()):
+            assert policy["cluster"] == "shadow"
+            match = route["match"]
+            name = match.get("path") or match.get("prefix") or match["safe_regex"]["regex"]
+            found[name.rpartition("/")[2] or name] = policy["runtime_fraction"]["default_value"][
+                "numerator"
+            ]
+    return found
+
+
+def test_a_share_of_the_questions_is_copied(tmp_path: Path) -> None:
+    """From `mirror` on, before anybody is moved; a rollback ends it. No metadata, no health."""
+    made = traffic(tmp_path, SHADOWED, ROLLOUT.model_copy(update={"shadow": 0.05}))
+    made.begin()
+    assert copied(tmp_path) == {}
+    made.mirror()
+    assert made.share() == 0
+    whole = copied(tmp_path)
+    assert {"ModelInfer", "ModelStreamInfer", "/v1/"} <= whole.keys()
+    assert set(whole.values()) == {50_000}
+    assert not {"ModelReady", "ModelMetadata", "ServerReady", "Check"} & whole.keys()
+    made.move(5)
+    assert copied(tmp_path) == whole
+    made.mirror()
+    assert (made.share(), copied(tmp_path)) == (5, whole)
+    made.roll_back()
+    assert copied(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("placement", "shadow"), [(SHADOWED, 0.0), (PLACEMENT, 0.5)])
+def test_nothing_is_copied_where_nobody_takes_it(
+    placement: Placement, shadow: float, tmp_path: Path
+) -> None:
+    """No share, or no socket."""
+    made = traffic(tmp_path, placement, ROLLOUT.model_copy(update={"shadow": shadow}))
+    made.mirror()
+    made.move(5)
+    assert copied(tmp_path) == {}

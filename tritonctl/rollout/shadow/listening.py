@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tritonctl.errors import HostError
+from tritonctl.server.gateway.mirror import require_short
 
 MOST_BYTES = 1 << 20  # of a request; one that is longer is dropped
-MOST_PATH_BYTES = 107  # of a socket's name, by the kernel
 _MOST_CONNECTIONS = 160
 _MOST_HEAD_BYTES = 64 << 10
 _PIECE = 64 << 10
@@ -61,6 +62,7 @@ class Listener:
                 self._connected, self._socket, limit=_MOST_HEAD_BYTES
             )
             self._socket.chmod(0o600)
+            self._inode = self._socket.stat().st_ino
         except OSError as error:
             raise HostError(
                 f"{self._socket}: no socket for copies of requests: {error.strerror}",
@@ -73,7 +75,9 @@ class Listener:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        self._socket.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if self._socket.stat().st_ino == self._inode:  # not of another one, which came after
+                self._socket.unlink()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -113,15 +117,6 @@ class Listener:
                 whole = (True, whole[1])
             self._take(Copy(path, headers, plain(whole, headers, "content-encoding")))
         return True
-
-
-def require_short(socket: Path) -> None:
-    """Raises HostError for a name that the kernel does not take."""
-    if len(bytes(socket)) > MOST_PATH_BYTES:
-        raise HostError(
-            f"{socket}: a socket's path has at most {MOST_PATH_BYTES} bytes",
-            remedy="move the project to a shorter path, or set rollout.shadow: 0",
-        )
 
 
 def read_head(head: bytes) -> tuple[str, dict[str, str]]:

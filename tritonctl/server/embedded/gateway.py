@@ -37,6 +37,7 @@ from tritonctl.server.embedded.program import (
 from tritonctl.server.gateway.clusters import cluster_names, of_slot
 from tritonctl.server.gateway.envoy import HEALTH_PATH, METRICS_PATH
 from tritonctl.server.gateway.files import configuration_text
+from tritonctl.server.gateway.mirror import fits, shadow_socket
 from tritonctl.server.gateway.placement import (
     Group,
     Placement,
@@ -184,6 +185,8 @@ def placement(project: Project, stable: Slot, ports: tuple[int, int] | None = No
             routes_file=str(files.routes / ROUTES),
             endpoints=str(files.endpoints),
         ),
+        # Whatever `rollout.shadow` is now: it may be another one at the next rollout.
+        shadow=str(socket) if fits(socket := shadow_socket(project)) else None,
     )
 
 

@@ -9,14 +9,38 @@ for gRPC, REST and OpenAI's API alike.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from tritonctl.errors import HostError
+from tritonctl.project.schema import Project
 from tritonctl.server.gateway.clusters import SHADOW, Message
 from tritonctl.server.gateway.routes import asks_a_model
 
 _MILLION = 1_000_000
 # What says who asks is not for the shadower, which asks by itself.
 _SECRET_HEADERS = ("authorization", "x-api-key", "cookie", "x-tritonctl-gateway")
+
+_MOST_PATH_BYTES = 107  # of a socket's name, by the kernel
+
+
+def shadow_socket(project: Project) -> Path:
+    """Where the shadower of a project's rollout takes copies."""
+    return project.state / "shadow" / "copies.sock"
+
+
+def require_short(socket: Path) -> None:
+    """Raises HostError for a name that the kernel does not take."""
+    if not fits(socket):
+        raise HostError(
+            f"{socket}: a socket's path has at most {_MOST_PATH_BYTES} bytes",
+            remedy="move the project to a shorter path, or set rollout.shadow: 0",
+        )
+
+
+def fits(socket: Path) -> bool:
+    """Whether the kernel takes the name."""
+    return len(bytes(socket)) <= _MOST_PATH_BYTES
 
 
 def mirrored(configuration: Message, share: float) -> Message:

@@ -29,6 +29,7 @@ from tritonctl.server.gateway.clusters import (
     typed,
 )
 from tritonctl.server.gateway.envoy import route_configuration
+from tritonctl.server.gateway.mirror import mirrored
 from tritonctl.server.gateway.placement import Group, Placement
 from tritonctl.server.gateway.routes import asks_a_model
 from tritonctl.server.slots import Slot
@@ -83,10 +84,20 @@ def read_division(file: Path) -> Division | None:
 
 
 def routes_text(
-    gateway: Gateway, placement: Placement, settings: Rollout, division: Division
+    gateway: Gateway,
+    placement: Placement,
+    settings: Rollout,
+    division: Division,
+    *,
+    shadowed: bool = False,
 ) -> str:
-    """The file: a response of Envoy's route discovery."""
+    """The file: a response of Envoy's route discovery.
+
+    shadowed: a share of the requests, as `settings.shadow` says, is copied for the shadower.
+    """
     routes = _split(route_configuration(gateway, placement), division, settings)
+    if shadowed and settings.shadow and placement.shadow is not None:
+        routes = mirrored(routes, settings.shadow)
     version = f"{division.stable} {division.share:g}"
     return _discovery(version, {"@type": _type(_ROUTE_CONFIGURATION), **routes})
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shadower as a process beside a controller: started, started again, ended; and its page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.fakes.text_server import MODEL, text_server
+from tests.unit.rollout.test_shadower import text
+from tritonctl.rollout.comparison_page import comparison_page
+from tritonctl.rollout.metrics import Distances
+from tritonctl.rollout.shadow.comparing import found_comparisons
+from tritonctl.rollout.shadow.config import ShadowConfig, Side
+from tritonctl.rollout.shadow.found import KEPT, Counts
+from tritonctl.rollout.shadow.process import Shadowing
+
+PATIENCE_SECONDS = 60.0
+
+
+def until(what: object, folder: Path) -> None:
+    """Wait for a truth; what the process says where it does not come."""
+    assert callable(what)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline, (folder / "shadow.log").read_text(encoding="utf-8")
+        time.sleep(0.02)
+
+
+def send(socket: Path, content: bytes) -> None:
+    """A copy of a stream of gRPC, as Envoy sends it."""
+
+    async def go() -> None:
+        reader, writer = await asyncio.open_unix_connection(socket)
+        path = b"POST /inference.GRPCInferenceService/ModelStreamInfer HTTP/1.1\r\n"
+        body = b"\0" + len(content).to_bytes(4, "big") + content
+        writer.write(path + b"content-type: application/grpc\r\n")
+        writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        assert await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    asyncio.run(go())
+
+
+def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
+    """It finds what differs; killed, it is started again and goes on; its page quotes on demand."""
+    socket = tmp_path / "s" / "copies"
+    page = tmp_path / "metrics"
+    page.write_text("")
+    with text_server() as stable, text_server() as candidate:
+        candidate.shift = 3
+        sides = (Side(url=one.url, metrics_url=page.as_uri()) for one in (stable, candidate))
+        config = ShadowConfig(
+            socket=socket,
+            folder=tmp_path,
+            **dict(zip(("stable", "candidate"), sides, strict=True)),
+            models=(MODEL,),
+            keep_prompts=True,
+        )
+        now = [0.0]
+        shadowing = Shadowing(config, clock=lambda: now[0])
+        try:
+            until(socket.exists, tmp_path)
+            content = text("a <secret>").content
+            assert content is not None
+            send(socket, content)
+            found: list[Distances] = []
+
+            def has(count: int) -> bool:
+                found.extend(shadowing.news())
+                return len(found) == count
+
+            until(lambda: has(1), tmp_path)
+            assert found == [Distances(0, 1)]
+            first = shadowing.pid
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            until(lambda: shadowing.pid is None, tmp_path)
+            assert shadowing.news() == []
+            assert shadowing.pid is None  # not so soon
+            now[0] = 6.0
+            socket.unlink()
+            assert shadowing.news() == []
+            assert shadowing.pid not in (None, first)
+            until(socket.exists, tmp_path)
+            send(socket, content)
+            until(lambda: has(2), tmp_path)
+        finally:
+            shadowing.close()
+    assert (tmp_path / "shadow.json").stat().st_mode & 0o777 == 0o600
+    assert not socket.exists()
+    assert Counts.read(tmp_path).compared == 1
+    assert "secret" not in (tmp_path / "shadow.log").read_text(encoding="utf-8")
+    pages(tmp_path)
+
+
+def pages(folder: Path) -> None:
+    """With prompts, without, and where none were kept."""
+    names = "1-stable", "2-candidate"
+    [shown] = found_comparisons(folder, names, tolerated=0.0, shown=True)
+    assert (shown.questions, shown.different.count, shown.noise.count) == (2, 2, 0)
+    assert shown.durations[0].name == "time to the first token, median"
+    assert json.loads(shown.examples[0].prompt or "")["text_input"] == "a <secret>"
+    counts = Counts.read(folder)
+    page = comparison_page([shown], title="t", shown=True, counts=counts)
+    assert "a &lt;secret&gt;" in page
+    assert "Copies of requests" in page
+    [hidden] = found_comparisons(folder, names, tolerated=0.0, shown=False)
+    page = comparison_page([hidden], title="t", shown=False, counts=counts)
+    assert "secret" not in page
+    assert "token 3; 5 and 5 tokens" in page
+    (folder / KEPT).unlink()
+    [lost] = found_comparisons(folder, names, tolerated=0.0, shown=True)
+    assert "(not kept)" in comparison_page([lost], title="t", shown=True, counts=counts)
+    assert found_comparisons(folder / "none", names, tolerated=0.0, shown=True) == []

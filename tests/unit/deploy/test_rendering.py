@@ -267,7 +267,7 @@ def test_the_command_that_starts_it(
 
 def test_each_of_two_groups_is_a_deployment(built: Sandbox) -> None:
     """Under a name of its own, with what the user overrides; the gateway beside both asks both."""
-    built.data |= {"frontend": {"port": 9100}, "gateway": {}}
+    built.data |= {"frontend": {"port": 9100}, "gateway": {"port": 0}}
     project = built.load()
     rendered = render(project, Silent())
     own = built.root / "deploy"
@@ -282,5 +282,6 @@ def test_each_of_two_groups_is_a_deployment(built: Sandbox) -> None:
     assert made[Slot.B]["name"] == f"{made[Slot.A]['name']}-b"
     assert made[Slot.A]["name"] == deployment_name(project)
     for data in made.values():
+        assert "envoy" not in data["services"]
         assert data["services"]["frontend"]["ports"] == ["127.0.0.1:${FRONTEND_PORT:-9100}:9100"]
     assert "ports" not in services(rendering(built))["frontend"]  # behind the gateway's container

@@ -96,7 +96,7 @@ def render_compose(
     profile = "gpu" if gpu_models(project) else "cpu"
     refuse_known_holes(project, served_release(project, profile))
     observability = observability_files(project)
-    gateway = gateway_files(project)
+    gateway = gateway_files(project) if slot is None else {}
     service = "triton-gpu" if profile == "gpu" else "triton"
     name = deployment_name(project, slot)
     openai = frontend_files(project, name, service, MODELS)
@@ -105,14 +105,14 @@ def render_compose(
     variables["command"] = server_command(project, plan, profile, models_folder(project, plan)[1])
     variables |= {
         "name": name,
-        "envoy": _envoy(project, gateway),
+        "envoy": _envoy(project, gateway) if slot is None else None,
         "frontend": _frontend(project, published=project.gateway is None or slot is not None),
         "prometheus": PROMETHEUS_IMAGE,
         "grafana": GRAFANA_IMAGE,
         "profiles": [
             *dict.fromkeys((profile, "gpu")),
             "observability",
-            "gateway",
+            *(["gateway"] if slot is None else []),
             *(["frontend"] if openai else []),
         ],
     }

@@ -104,7 +104,8 @@ def start_candidate(
         if not breaking:
             _refuse_other_tensors(served, stored)
         refuse_too_large(state, served, stored)
-        _take_back(project)
+        # Nobody's users come with the slot; and routes are as this tritonctl writes them.
+        envoy.give_all_to_stable(project)
         return _started(project, candidate, slot, state, progress)
 
 
@@ -120,7 +121,8 @@ def stop_group(project: Project, slot: Slot, *, at_once: bool) -> None:
             remedy="`tritonctl down` ends all servers",
         )
     if gateway(project) is not None:
-        _take_back(project)
+        if not envoy.is_all_stable(project):
+            envoy.give_all_to_stable(project)
         envoy.write_endpoints(project, slot, None)
     files = ServerFiles.of(project, slot)
     state = read_state(files)
@@ -213,12 +215,6 @@ def _running_gateway(project: Project) -> GatewayProcess:
             "no gateway runs for this project", remedy="start server and gateway: `tritonctl up`"
         )
     return process
-
-
-def _take_back(project: Project) -> None:
-    """Of a slot that is empty, or soon will be: whoever comes there next has nobody's users."""
-    if not envoy.is_all_stable(project):
-        envoy.give_all_to_stable(project)
 
 
 def _kept(server: Server, slot: Slot, stored: Stored) -> Server:

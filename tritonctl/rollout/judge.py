@@ -50,6 +50,8 @@ _WHAT = {
 # Beyond this share of the requests the candidate is the busier one: its times prove nothing.
 _MOST_SHARE = 0.55
 _MORE = 2.0  # times the failures that stable had, where it has none to compare with
+# Servers that get their first users grow by some tens of MB, steadily: 60 MB in a minute was seen.
+_LEAST_GROWTH = 50e6  # bytes within half a minute
 _SUSPICIOUS = 0.1  # of the limit: no further step while the evidence is that near
 
 
@@ -107,7 +109,7 @@ class Judge:
         self._alone = FailuresAlone()
         self._slower = {name: Slower(tolerated.slowness) for name in TIMES if name in times}
         self._divergence = Divergence(tolerated.divergence)
-        self._growth = Growth(tolerated=tolerated.memory_growth)
+        self._growth = Growth(tolerated=tolerated.memory_growth, least=_LEAST_GROWTH)
         used = {FAILURES, ALONE, MEMORY, *self._slower}
         if shadowed if shadowed is not None else rollout.shadow > 0:
             used.add(DIVERGENCE)

@@ -206,14 +206,15 @@ class Growth:
     A window is 13 blocks of `block` samples, and rises if hardly any two of its blocks' means are
     out of order. In a figure that only varies, any order of the blocks is as likely, and so few
     inversions have a chance of 1 in 11 million. Windows overlap, each in one of four tests that
-    share the stake. `tolerated`: growth within a window that is none, as a share of where it began.
+    share the stake. `tolerated`: growth within a window that is none, as a share of where it began;
+    `least`: the same in the figure's own unit.
     """
 
     KEPT = ("_samples", "_seen", "_wealth")
     _BLOCKS, _MOST_INVERSIONS, _PHASES, _STAKE = 13, 3, 4, 0.005
 
-    def __init__(self, block: int = 2, tolerated: float = 0.02) -> None:
-        self._tolerated = tolerated
+    def __init__(self, block: int = 2, tolerated: float = 0.02, least: float = 0.0) -> None:
+        self._tolerated, self._least = tolerated, least
         self._block = block
         self._samples: list[float] = []
         self._seen = 0
@@ -241,9 +242,8 @@ class Growth:
             sum(self._samples[start : start + self._block]) / self._block
             for start in range(0, length, self._block)
         ]
-        rises = (
-            inversions(blocks) <= self._MOST_INVERSIONS
-            and blocks[-1] - blocks[0] > self._tolerated * blocks[0]
+        rises = inversions(blocks) <= self._MOST_INVERSIONS and blocks[-1] - blocks[0] > max(
+            self._least, self._tolerated * blocks[0]
         )
         phase = begun % self._PHASES
         factor = 1 - self._STAKE + self._STAKE * self._gain * rises

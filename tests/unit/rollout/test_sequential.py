@@ -202,6 +202,16 @@ def test_growth_of_memory() -> None:
     assert max(test.evidence for test in (noise, step, plateau)) <= 0.25
 
 
+def test_growth_that_is_small_in_itself_is_none() -> None:
+    """As that of servers that get their first users, whatever share of theirs it is."""
+    first_users, leak = Growth(least=50e6), Growth(least=50e6)
+    for second in range(60):
+        first_users.update(350e6 + 1.5e6 * second)
+        leak.update(350e6 + 4e6 * second)
+    assert first_users.evidence <= 0.25
+    assert leak.evidence > 3500
+
+
 def test_a_wealth_is_not_lost_to_overflow() -> None:
     """Numbers stay finite, whatever the evidence."""
     wealth = Wealth([1.0])

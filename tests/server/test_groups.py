@@ -25,7 +25,7 @@ from tests.server.replay import replay_project
 from tests.server.test_reload import ASK, MODEL, NEW, OLD, TOKENS, write_version
 from tests.servers import wait_until
 from tritonctl.engines.build.engine import build_engine
-from tritonctl.errors import ServerError
+from tritonctl.errors import RequestRejectedError, ServerError
 from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -83,7 +83,8 @@ def releases(project: Project) -> list[Stored]:
 class Users:
     """They ask Envoy without a pause, each by name: what each was answered, and every error."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, *, named: bool = True) -> None:
+        self._named = named
         process = groups.gateway(project)
         assert process is not None
         self._url = process.url
@@ -98,11 +99,17 @@ class Users:
             while not self._done.is_set():
                 try:
                     answers = stub.ModelStreamInfer(
-                        iter([request]), metadata=[(HEADER, user)], timeout=PATIENCE
+                        iter([request]),
+                        metadata=[(HEADER, user)] if self._named else [],
+                        timeout=PATIENCE,
                     )
                     text = "".join(chunk.text for one in answers if (chunk := read_chunk(one)[0]))
                 except grpc.RpcError as error:
                     self.errors[f"{error.code()}"] += 1
+                    continue
+                except RequestRejectedError as error:
+                    self.errors[error.problem] += 1
+                    time.sleep(0.2)  # as a user would
                     continue
                 if len(text) != TOKENS or len({*text}) != 1:
                     self.errors[text] += 1

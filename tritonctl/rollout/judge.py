@@ -53,6 +53,7 @@ _MORE = 2.0  # times the failures that stable had, where it has none to compare 
 # Servers that get their first users grow by some tens of MB, steadily: 60 MB in a minute was seen.
 _LEAST_GROWTH = 50e6  # bytes within half a minute
 _SUSPICIOUS = 0.1  # of the limit: no further step while the evidence is that near
+_FEW = 2  # failures of a step that are nothing
 
 
 class Standing(StrEnum):
@@ -91,6 +92,7 @@ class Judge:
         "_growth",
         "_step",
         "_step_requests",
+        "_step_failures",
     )
     KEPT_TIMES = ("_step_at",)
 
@@ -121,7 +123,7 @@ class Judge:
     def begin_step(self, index: int, at: float) -> None:
         """The candidate has the users of this step from now on; 0 is the first."""
         self._step, self._step_at, self._at = index, at, at
-        self._step_requests = 0
+        self._step_requests = self._step_failures = 0
 
     @property
     def step(self) -> int:
@@ -141,6 +143,7 @@ class Judge:
         candidate, stable = self._presence.see(scrape)
         if candidate is not None:
             self._step_requests += candidate.requests
+            self._step_failures += candidate.failures
             self._compare(candidate, stable, share=self._rollout.steps[self._step])
         if self._warm and scrape.candidate is not None and scrape.candidate.memory_bytes:
             self._growth.update(scrape.candidate.memory_bytes)
@@ -171,7 +174,7 @@ class Judge:
 
     @property
     def _most_failures(self) -> float:
-        """As stable had until it had no more requests, twice, or as the project says."""
+        """As stable has had, twice, or as the project says."""
         stable = self._presence.stable
         before = _MORE * (stable.failures + 1) / (stable.requests + 2)
         return min(0.5, max(self._rollout.tolerated.failures, before))
@@ -184,6 +187,11 @@ class Judge:
         self._failures.update(
             (candidate.failures, candidate.requests), (stable.failures, stable.requests)
         )
+        if candidate.requests > stable.requests and not stable.failures:
+            # Who fails asks again, at once: the busier the candidate is, the less does its part of
+            # the failures tell. Nor may stable's part be small by chance: of few, none failing.
+            most = max(self._most_failures, _MORE / (stable.requests + _MORE))
+            self._alone.update(candidate.failures, candidate.requests, most)
         if not self._warm or candidate.requests > _MOST_SHARE * (
             candidate.requests + stable.requests
         ):
@@ -204,6 +212,8 @@ class Judge:
             return Standing.UNKNOWN, f"no {what}"
         if verdict.total >= _SUSPICIOUS * verdict.limit:
             return Standing.HOLD, f"it may be that {_WHAT[worst]}"
+        if self._step_failures > max(_FEW, self._step_requests * self._most_failures):
+            return Standing.HOLD, f"{self._step_failures} requests of the step have failed"
         return self._step_standing()
 
     def _step_standing(self) -> tuple[Standing, str]:

@@ -19,7 +19,7 @@ from tritonctl.server.gateway.mirror import require_short, shadow_socket
 from tritonctl.server.gateway.shares import require_users
 from tritonctl.server.lifecycle import running_server
 
-_FIRST_WORD_SECONDS = 20.0
+_FIRST_WORD_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 
 

@@ -23,7 +23,7 @@ LOG = "controller.log"
 _SPECIFICATION = "controller.json"
 _RESTARTS = "restarts.json"
 # Of a controller: starting Python, one look, the gateway's confirmation.
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 ABORTS = frozenset({Ask.ABORT, Ask.ABORT_AT_ONCE})
 

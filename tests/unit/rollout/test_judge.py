@@ -112,6 +112,21 @@ def test_faults_at_the_first_step(candidate: Version, reason: str, until: int) -
     assert last.figures["step"] in (0, 1)
 
 
+@pytest.mark.parametrize("share", [3, 17, 60])
+def test_who_fails_asks_again(share: int) -> None:
+    """All its requests fail and come again, so that it has most of them: found all the same."""
+    last = run(Version(share, fails=1), Version(6))[-1]
+    assert last.standing is Standing.ROLLBACK
+    assert last.at <= 20
+
+
+def test_no_step_on_top_of_failures() -> None:
+    """Too few for a rollback, too many for more users."""
+    rollout = ROLLOUT.model_copy(update={"hold_seconds": 3})
+    last = run(Version(3, fails=4), Version(1), seconds=8, rollout=rollout)[-1]
+    assert (last.standing, last.figures["step"]) == (Standing.HOLD, 0)
+
+
 def test_failures_of_both() -> None:
     """A service that fails for everybody is not the candidate's doing."""
     assert run(Version(1, fails=4), Version(19, fails=4))[-1].standing is Standing.PROMOTE_STEP

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rollouts by real servers, a real Envoy and a controller in its own process, while users ask.
+
+The engine replays one token, each release another: an answer tells who gave it. The third fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from tests import sample_tokenizers
+from tests.server.replay import replay_project
+from tests.server.test_groups import HEADER, Users, traffic
+from tests.server.test_reload import MODEL, NEW, OLD, write_version
+from tests.servers import wait_until
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.errors import HostError, RepositoryError
+from tritonctl.host.process import process_started
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.releases.publish import publish
+from tritonctl.releases.store import stored_releases
+from tritonctl.rollout.asks import Ask
+from tritonctl.rollout.journal import Event, Phase, controlling
+from tritonctl.rollout.one_host import take_back
+from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
+from tritonctl.rollout.starting import start
+from tritonctl.rollout.steering import Source, steer
+from tritonctl.server import groups
+from tritonctl.server.groups import Slot
+from tritonctl.server.lifecycle import running_server, stop
+from tritonctl.server.release_switch import serve_release
+from tritonctl.server.trial import not_asked
+
+pytestmark = [pytest.mark.server, pytest.mark.exhaustive]
+
+PATIENCE = 180.0
+SETTINGS = {
+    "user_header": HEADER,
+    "steps": [25, 60, 100],
+    "hold_seconds": 4,
+    "minimum_requests": 5,
+    "warm_up_seconds": 2,
+    "keep_warm_seconds": 8,
+    # Busy machines have long slow phases of one version alone; here, failures decide.
+    "tolerated": {"slowness": 0.49, "memory_growth": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Three releases, and users who have names."""
+    tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
+    folder = tmp_path_factory.mktemp("rollout") / "project"
+    replay_project(folder, {MODEL: (tokenizer, [])})
+    file = folder / "tritonctl.yaml"
+    data = json.loads(file.read_text(encoding="utf-8"))
+    data |= {"rollout": SETTINGS, "gateway": {"port": 0, "admin_port": 0}}
+    data["server"]["restart"] = True
+    file.write_text(json.dumps(data), encoding="utf-8")
+    project = load_project(file)
+    for letter in (OLD, NEW, None):
+        if letter is not None:
+            write_version(project.root, letter)
+        else:
+            failing = [{"ids": [70], "error": "wrong weights"}]
+            (folder / MODEL / "scripts.json").write_text(json.dumps(failing), encoding="utf-8")
+        build_engine(project, MODEL, Silent())
+        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+    yield project
+    _end_controllers(project)
+    stop(project, Silent())
+
+
+@pytest.fixture
+def served(project: Project) -> Project:
+    """The first release, in slot a, alone, behind Envoy; no controller."""
+    _end_controllers(project)
+    stop(project, Silent())
+    (project.state / "stable").unlink(missing_ok=True)
+    serve_release(project, "1", Silent())
+    return project
+
+
+def _source(project: Project) -> Source:
+    return Source(project.root, None, ())
+
+
+def _started(project: Project, release: str) -> Rollout:
+    return start(project, _source(project), release, Silent(), breaking=False)
+
+
+def _when(project: Project, condition: Callable[[Rollout], object]) -> Rollout:
+    """The last rollout, once that is true of it."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition(found := rollout(project)):
+        assert time.monotonic() < deadline, [*found.entries[-3:]]
+        time.sleep(0.1)
+    return found
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+
+
+def _controller(project: Project) -> int:
+    found = _when(project, lambda one: one.controller)
+    return int(found.controller or 0)
+
+
+def _kill_both(project: Project) -> None:
+    """The controller and its parent, who would start it again."""
+    pid = _controller(project)
+    for each in (_parent(pid), pid):
+        if each != 1:
+            os.kill(each, signal.SIGKILL)
+    wait_until(lambda: not process_started(pid), "the controller is gone")
+
+
+def _end_controllers(project: Project) -> None:
+    folder = rollouts_folder(project)
+    if folder.exists() and any(folder.glob("[0-9]*")) and rollout(project).controller:
+        _kill_both(project)
+
+
+def test_a_good_release_is_promoted(served: Project) -> None:
+    """To all users, step by step; nobody notices, and the old one is unloaded in the end."""
+    users = Users(served)
+    with users.asking():
+        begun = _started(served, "2")
+        assert begun.controller is not None
+        with (
+            pytest.raises(HostError, match="another controller"),
+            controlling(begun.folder.parent, 9),
+        ):
+            pass
+        done = _when(served, lambda one: one.state.closed)
+        assert {*users.next_answers().values()} == {NEW}
+    assert users.errors == {}
+    assert done.state.phase is Phase.PROMOTED, done.state.reason
+    moved = [entry.about for entry in done.entries if entry.event is Event.MOVED]
+    assert [each["confirmed"] for each in moved] == [True] * 4
+    assert running_server(served).release == stored_releases(served)[1].name
+    assert groups.group(served, Slot.A) is None
+
+
+def test_a_bad_release_is_taken_back(served: Project) -> None:
+    """Within 30 s of the first bad request nobody has it, and it is unloaded."""
+    users = Users(served)
+    with users.asking():
+        _started(served, "3")
+        wait_until(lambda: users.errors, "a user has met it")
+        began = time.monotonic()
+        done = _when(served, lambda one: one.state.closed)
+        seconds = time.monotonic() - began
+        exposed = sum(users.errors.values())
+        assert {*users.next_answers().values()} == {OLD}
+        assert sum(users.errors.values()) - exposed <= len(users.answers)
+    assert seconds < 30
+    assert done.state.phase is Phase.ROLLED_BACK
+    assert "its requests fail" in done.state.reason
+    assert groups.group(served, Slot.B) is None
+    assert running_server(served).release == stored_releases(served)[0].name
+
+
+def test_the_controller_is_killed(served: Project) -> None:
+    """Alone, it comes back and goes on; with its parent, a verb takes users back."""
+    users = Users(served)
+    with users.asking():
+        _started(served, "2")
+        _when(served, lambda one: one.state.step is not None and one.state.moved)
+        first = _controller(served)
+        os.kill(first, signal.SIGKILL)
+        _when(served, lambda one: one.controller not in (None, str(first)))
+        _kill_both(served)
+        alone = rollout(served)
+        assert alone.left_alone
+        share = traffic(served).share()
+        assert share > 0
+        steer(served, _source(served), Ask.RESUME, partial(take_back, served))
+        _when(served, lambda one: one.controller is not None)
+        assert traffic(served).share() >= share
+        _kill_both(served)
+        found = steer(served, _source(served), Ask.ABORT, partial(take_back, served))
+        assert {*users.next_answers().values()} == {OLD}
+        assert found.state.phase is Phase.ROLLED_BACK
+        _when(served, lambda one: one.state.closed)
+    assert users.errors == {}
+    assert [entry.event for entry in found.entries].count(Event.STARTED) == 1
+
+
+def test_nobody_has_a_name(served: Project) -> None:
+    """Requests without the header are told, and nobody is moved."""
+    users = Users(served, named=False)
+    with users.asking():
+        _started(served, "2")
+        told = _when(served, lambda one: "none has the header" in one.said)
+        assert told.state.step is None
+        steer(served, _source(served), Ask.ABORT_AT_ONCE, partial(take_back, served))
+    assert users.errors == {}
+
+
+def test_a_release_that_was_changed(served: Project) -> None:
+    """Refused before anything is loaded: no rollout begins."""
+    before = sorted(rollouts_folder(served).glob("*/journal.jsonl"))
+    stored = stored_releases(served)[1]
+    file = next(path for path in stored.repository.rglob("scripts.json"))
+    content = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(b"[]")
+    try:
+        with pytest.raises(RepositoryError, match="not as it was published"):
+            _started(served, "2")
+    finally:
+        file.write_bytes(content)
+        file.chmod(0o444)
+    assert sorted(rollouts_folder(served).glob("*/journal.jsonl")) == before

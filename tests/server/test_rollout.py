@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ from tests.server.test_reload import MODEL, NEW, OLD, write_version
 from tests.servers import wait_until
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import HostError, RepositoryError
-from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
@@ -82,8 +82,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def served(project: Project) -> Project:
-    """The first release, in slot a, alone, behind Envoy; no controller."""
+    """The first release, in slot a, alone, behind Envoy; no rollout."""
     _end_controllers(project)
+    shutil.rmtree(rollouts_folder(project), ignore_errors=True)
     stop(project, Silent())
     (project.state / "stable").unlink(missing_ok=True)
     serve_release(project, "1", Silent())
@@ -123,12 +124,12 @@ def _kill_both(project: Project) -> None:
     for each in (_parent(pid), pid):
         if each != 1:
             os.kill(each, signal.SIGKILL)
-    wait_until(lambda: not process_started(pid), "the controller is gone")
+    wait_until(lambda: rollout(project).left_alone, "the controller is gone")
 
 
 def _end_controllers(project: Project) -> None:
     folder = rollouts_folder(project)
-    if folder.exists() and any(folder.glob("[0-9]*")) and rollout(project).controller:
+    if any(folder.glob("*/journal.jsonl")) and rollout(project).controller:
         _kill_both(project)
 
 
@@ -182,8 +183,6 @@ def test_the_controller_is_killed(served: Project) -> None:
         os.kill(first, signal.SIGKILL)
         _when(served, lambda one: one.controller not in (None, str(first)))
         _kill_both(served)
-        alone = rollout(served)
-        assert alone.left_alone
         share = traffic(served).share()
         assert share > 0
         steer(served, _source(served), Ask.RESUME, partial(take_back, served))

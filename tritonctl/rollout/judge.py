@@ -124,6 +124,8 @@ class Judge:
         """The candidate has the users of this step from now on; 0 is the first."""
         self._step, self._step_at, self._at = index, at, at
         self._step_requests = self._step_failures = 0
+        if self._settles:
+            self._growth.restart()
 
     @property
     def step(self) -> int:
@@ -145,8 +147,7 @@ class Judge:
             self._step_requests += candidate.requests
             self._step_failures += candidate.failures
             self._compare(candidate, stable, share=self._rollout.steps[self._step])
-        if self._warm and scrape.candidate is not None and scrape.candidate.memory_bytes:
-            self._growth.update(scrape.candidate.memory_bytes)
+        self._weigh(scrape)
         for answer in scrape.answers:
             self._divergence.update(answer.noise, answer.candidate)
         verdict = self.verdict
@@ -171,6 +172,23 @@ class Judge:
     def _warm(self) -> bool:
         first = self._presence.candidate.first_request
         return first is not None and self._at - first >= self._rollout.warm_up_seconds
+
+    @property
+    def _settles(self) -> bool:
+        """Whether a step is long enough to leave out its beginning: more users need more memory."""
+        rollout = self._rollout
+        return rollout.hold_seconds >= rollout.warm_up_seconds + self._growth.window
+
+    def _weigh(self, scrape: Scrape) -> None:
+        """The candidate's memory; what stable needs, too, is no growth that counts."""
+        candidate, stable = scrape.candidate, scrape.stable
+        if not self._warm or candidate is None or not candidate.memory_bytes:
+            return
+        if self._settles and self._at - self._step_at < self._rollout.warm_up_seconds:
+            return
+        theirs = (stable.memory_bytes or 0) if stable is not None else 0
+        most = theirs * (1 + self._rollout.tolerated.memory_growth)
+        self._growth.update(candidate.memory_bytes, may_rise=candidate.memory_bytes <= most)
 
     @property
     def _most_failures(self) -> float:

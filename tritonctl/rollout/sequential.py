@@ -230,9 +230,18 @@ class Growth:
         """
         return max(self._wealth) / self._PHASES
 
-    def update(self, value: float) -> None:
-        """The next sample, at equal distances in time."""
-        length = self._BLOCKS * self._block
+    @property
+    def window(self) -> int:
+        """How many samples it takes to tell."""
+        return self._BLOCKS * self._block
+
+    def restart(self) -> None:
+        """What comes next is no longer alike: no window has both."""
+        self._samples = []
+
+    def update(self, value: float, *, may_rise: bool = False) -> None:
+        """The next sample, at equal distances in time. may_rise: what rises now is no fault."""
+        length = self.window
         self._samples = [*self._samples, value][-length:]
         self._seen += 1
         begun, left = divmod(self._seen * self._PHASES, length)
@@ -242,8 +251,10 @@ class Growth:
             sum(self._samples[start : start + self._block]) / self._block
             for start in range(0, length, self._block)
         ]
-        rises = inversions(blocks) <= self._MOST_INVERSIONS and blocks[-1] - blocks[0] > max(
-            self._least, self._tolerated * blocks[0]
+        rises = (
+            inversions(blocks) <= self._MOST_INVERSIONS
+            and blocks[-1] - blocks[0] > max(self._least, self._tolerated * blocks[0])
+            and not may_rise
         )
         phase = begun % self._PHASES
         factor = 1 - self._STAKE + self._STAKE * self._gain * rises

@@ -127,6 +127,14 @@ def test_no_step_on_top_of_failures() -> None:
     assert (last.standing, last.figures["step"]) == (Standing.HOLD, 0)
 
 
+@pytest.mark.parametrize(("stables", "found"), [(1e9, True), (1.6e9, False)])
+def test_memory_that_fills_up(stables: float, found: bool) -> None:
+    """A candidate may come to need what stable needs; beyond that it grows."""
+    rollout = ROLLOUT.model_copy(update={"hold_seconds": 1000})
+    last = run(Version(1, leak=3e6), Version(19, memory=stables), seconds=100, rollout=rollout)[-1]
+    assert (last.standing is Standing.ROLLBACK) is found
+
+
 def test_failures_of_both() -> None:
     """A service that fails for everybody is not the candidate's doing."""
     assert run(Version(1, fails=4), Version(19, fails=4))[-1].standing is Standing.PROMOTE_STEP

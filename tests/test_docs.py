@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from tests.engine_cache import build_cached
 from tritonctl.cli import application
+from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -64,6 +66,8 @@ BRIEFLY = "--duration 5"
 def test_readme_commands_run(tmp_path: Path, loads: str) -> None:
     """Every shell command and the Python example, in a copy of the checkout, in order."""
     clone = copy_checkout(tmp_path / "clone")
+    if loads:
+        build_cached(load_project(clone))  # as written, the quickstart builds
     (clone / ".venv").symlink_to(Path(sys.prefix))  # what `make setup` makes, which this run is in
     commands = [line for block in code_blocks("sh") for line in block.splitlines()]
     commands = [line for line in commands if line and line not in NOT_AGAIN]

@@ -27,6 +27,7 @@ class Worker:
         self._environment = environment
         self._runner = environment.runner
         self._generator: GeneratorProcess | None = None
+        self._early: list[dict[str, Any]] = []  # commands that came while it was being started
         self._number = 0
         self._finished = False
         self._users = 0
@@ -55,6 +56,8 @@ class Worker:
     def _command(self, command: dict[str, Any]) -> None:
         if self._generator is not None:
             self._generator.command(command)
+        elif not self._over.is_set():
+            self._early.append(command)
 
     def _on_start(self, **_: Any) -> None:
         job = self._environment.parsed_options.tritonctl_job
@@ -66,8 +69,11 @@ class Worker:
             return
         self._number = number
         self._finished = False
+        self._early.clear()
         self._over.clear()
         self._generator = GeneratorProcess(job["plan"], number, job["workers"], self._hear)
+        for command in self._early:
+            self._command(command)
 
     def _hear(self, line: dict[str, Any], records: list[str]) -> None:
         """Pass on what the generator says."""

@@ -136,3 +136,26 @@ volumeMounts:
   - {name: cache, mountPath: {{ . }}}
   {{- end }}
 {{- end }}
+
+{{- /* Who decides how many servers there are, where it is not `triton.replicas`; "" without one. */ -}}
+{{- define "tritonctl.scaled" -}}
+{{- $keda := .Capabilities.APIVersions.Has "keda.sh/v1alpha1" -}}
+{{- if or (eq .Values.scaling.by "adapter") (and (eq .Values.scaling.by "keda") $keda) -}}
+{{ .Values.scaling.by }}
+{{- end -}}
+{{- end }}
+
+{{- /* Up at once; down by one server at a time, which has drained before the next one goes. */ -}}
+{{- define "tritonctl.scaling-behaviour" -}}
+{{- $grace := include "tritonctl.grace" . | int -}}
+scaleUp:
+  stabilizationWindowSeconds: 0
+  selectPolicy: Max
+  policies:
+    - {type: Percent, value: 100, periodSeconds: 15}
+    - {type: Pods, value: 4, periodSeconds: 15}
+scaleDown:
+  stabilizationWindowSeconds: {{ min 3600 (max 300 $grace) }}
+  policies:
+    - {type: Pods, value: 1, periodSeconds: {{ min 1800 (max 60 $grace) }}}
+{{- end }}

@@ -50,6 +50,8 @@ from tritonctl.server.containers.presence import PORTS
 from tritonctl.server.containers.sizes import container_sizes
 from tritonctl.server.gateway.files import configuration_text
 from tritonctl.server.gateway.placement import Upstream, gateway_of, in_container
+from tritonctl.server.kubernetes import scaling
+from tritonctl.server.kubernetes.monitoring import monitoring_files
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
 
 FOLDER = "docker/chart"
@@ -65,6 +67,8 @@ _COPIED = (
     "templates/disruption.yaml",
     "templates/frontend.yaml",
     "templates/gateway.yaml",
+    "templates/monitoring.yaml",
+    "templates/scaling.yaml",
     "templates/triton.yaml",
     "templates/weights.yaml",
     "values.schema.json",
@@ -72,6 +76,9 @@ _COPIED = (
 GIB = 1024 * MIB
 _TRITON, _FRONTEND, _RELEASE = "__TRITON__", "__FRONTEND__", "__RELEASE__"
 _REPOSITORY = f"{MODELS}/{_RELEASE}/{REPOSITORY}"
+_ADAPTER = (
+    "# For the chart of prometheus-adapter: helm upgrade ... --values prometheus-adapter.yaml\n"
+)
 _LONGEST_NAME = 40  # a name of Kubernetes has 63 letters, and ours go on
 _CLAIM_RELEASES = 5  # of this size a new claim has room for
 
@@ -92,6 +99,9 @@ def render_chart(project: Project, stored: Stored) -> dict[str, str]:
     command = server_command(released, plan, profile, _REPOSITORY)
     files["files/arguments.json"] = json.dumps(command[1:], indent=1) + "\n"
     files["files/envoy.yaml"] = _envoy(released)
+    files["files/prometheus-adapter.yaml"] = _ADAPTER + yaml_text(scaling.adapter_values())
+    files["files/scaling.json"] = json.dumps(scaling.queries(), indent=1) + "\n"
+    files |= monitoring_files(released)
     if project.frontend is not None:
         servers = [f"{_TRITON}:{PORTS['grpc']}"]
         files["files/frontend.json"] = frontend_text(released, servers, _TRITON, _REPOSITORY)
@@ -170,7 +180,7 @@ def _values_text(project: Project, plan: Plan, stored: Stored, profile: str) -> 
 
 def _variables(project: Project, plan: Plan, stored: Stored, profile: str) -> dict[str, Any]:
     server, gateway, sizes = project.server, gateway_of(project), container_sizes(project, plan)
-    release = stored.manifest()
+    release, slots = stored.manifest(), scaling.slots(project, plan)
     frontend, secrets = project.frontend, sorted(secret_files(project, gateway=True).items())
     return {
         "version": __version__,
@@ -192,6 +202,9 @@ def _variables(project: Project, plan: Plan, stored: Stored, profile: str) -> di
             "port": frontend_port(frontend) if frontend else PORTS["http"],
             "memory": _mebibytes(frontend_memory(project) if frontend else 512 * MIB),
         },
+        "slots": slots,
+        "streams": scaling.streams_per_replica(slots),
+        "kv_percent": scaling.KV_PERCENT if slots else 0,
         "secrets": {name: os.path.relpath(path, project.root) for name, path in secrets},
         "secret_name": f"{deployment_name(project)}-secrets" if secrets else "",
         "egress": [{"ipBlock": {"cidr": "0.0.0.0/0"}}] if _reaches_out(project) else [],

@@ -74,12 +74,16 @@ class Checked(_Record):
 
 
 class Smoked(_Record):
-    """Whether a server has answered from it. `reason`: why none was asked."""
+    """Whether a server has answered from it. `reason`: why none was asked.
+
+    `ready_seconds`: how long that server took until every model was ready.
+    """
 
     status: Literal["passed", "not run"]
     reason: str | None = None
     passed: int = 0
     skipped: int = 0
+    ready_seconds: float | None = None
 
 
 class Release(_Record):

@@ -7,6 +7,7 @@ Nothing of the project's running server is touched: neither its ports nor its st
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 
 from tritonctl.errors import ServerError
@@ -60,7 +61,9 @@ def _end_leftovers(project: Project) -> None:
 
 
 def _asked(project: Project, rendered: Rendered, files: ServerFiles, progress: Progress) -> Smoked:
+    asked = time.monotonic()
     state = embedded.start(project, rendered, "", files, progress)
+    seconds = round(time.monotonic() - asked, 1)
     try:
         plan = Plan(state.endpoint, metrics_url=state.metrics_url, project=project)
         report = smoke_server(plan, progress)
@@ -73,4 +76,9 @@ def _asked(project: Project, rendered: Rendered, files: ServerFiles, progress: P
             f"{first.detail}",
             remedy="start it and look: `tritonctl up`, then `tritonctl smoke`",
         )
-    return Smoked(status="passed", passed=report.count("pass"), skipped=report.count("skipped"))
+    return Smoked(
+        status="passed",
+        passed=report.count("pass"),
+        skipped=report.count("skipped"),
+        ready_seconds=seconds,
+    )

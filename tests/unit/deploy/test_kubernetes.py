@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,18 @@ def test_settings_of_the_project_become_values(built: Sandbox, releases: list[St
     )
     assert values["gateway"]["port"] == 8443
     assert values["networkPolicy"]["egress"]
+
+
+@pytest.mark.parametrize(("took", "allowed"), [(None, 120), (3.0, 120), (100.3, 502)])
+def test_a_model_that_loads_slowly_has_the_time(
+    built: Sandbox, releases: list[Stored], took: float | None, allowed: int
+) -> None:
+    """Five times what it took where it was published, and never less than the project allows."""
+    release = releases[-1].manifest()
+    smoke = release.smoke.model_copy(update={"ready_seconds": took})
+    slow = replace(releases[-1], release=release.model_copy(update={"smoke": smoke}))
+    values = values_of(render_chart(built.load(), slow))
+    assert values["triton"]["startupSeconds"] == allowed
 
 
 def test_a_place_on_this_machine_is_refused(built: Sandbox, releases: list[Stored]) -> None:

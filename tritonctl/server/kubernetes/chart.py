@@ -79,6 +79,7 @@ _REPOSITORY = f"{MODELS}/{_RELEASE}/{REPOSITORY}"
 _ADAPTER = (
     "# For the chart of prometheus-adapter: helm upgrade ... --values prometheus-adapter.yaml\n"
 )
+_SLOWER = 5  # a pod may be than the machine that published the release
 _LONGEST_NAME = 40  # a name of Kubernetes has 63 letters, and ours go on
 _CLAIM_RELEASES = 5  # of this size a new claim has room for
 
@@ -193,7 +194,8 @@ def _variables(project: Project, plan: Plan, stored: Stored, profile: str) -> di
         "shm": _mebibytes(sizes.shm),
         "reasons": sizes.reasons,
         "gpus": gpus(project, plan)["gpu_count"] if profile == "gpu" else 0,
-        "startup": server.ready_timeout_seconds,
+        "startup": _startup_seconds(server.ready_timeout_seconds, release),
+        "ready": release.smoke.ready_seconds,
         "readiness_port": _own_readiness(project) or PORTS["http"],
         "exit_timeout": server.exit_timeout_seconds,
         "margin": KILL_MARGIN_SECONDS + GRACE_MARGIN_SECONDS,
@@ -220,6 +222,11 @@ def release_address(stored: Stored) -> str:
 
 def _release_bytes(release: Release) -> int:
     return sum(file.size for file in release.files)
+
+
+def _startup_seconds(timeout: int, release: Release) -> int:
+    """What the project allows a server, and several times what the release's own took, once."""
+    return max(timeout, math.ceil(_SLOWER * (release.smoke.ready_seconds or 0)))
 
 
 def _reaches_out(project: Project) -> bool:

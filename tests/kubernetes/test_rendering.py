@@ -108,6 +108,17 @@ def test_no_container_may_anything(chart: Chart, name: str) -> None:
     assert all(claim["readOnly"] for claim in claims)
 
 
+@pytest.mark.parametrize("name", ["triton", "frontend"])
+def test_a_release_is_verified_by_an_image_that_the_pod_has_anyway(chart: Chart, name: str) -> None:
+    """The server's may be 20 GB: nodes of the frontend do not pull it."""
+    manifests = chart.manifests(NEWEST, {"weights": {"cache": "pod"}})
+    pod = pod_of(manifests, name)
+    [weights], [container] = pod["initContainers"], pod["containers"]
+    assert weights["image"] == container["image"]
+    assert "--target=/cache" in weights["command"]
+    assert any(word.startswith("--only=") for word in weights["command"]) == (name == "frontend")
+
+
 def test_a_rollout_changes_one_field(chart: Chart) -> None:
     """The release: in the pod's label, in what its server loads, in what is verified before."""
     other = f"7-{'a' * 12}@sha256:{'b' * 64}"

@@ -109,21 +109,21 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{- /* Verifies the release, and copies it where pods read it: (list . TARGET PATTERN). */ -}}
+{{- /* Verifies the release, and copies it where pods read it: (list . IMAGE TARGET PATTERN). */ -}}
 {{- define "tritonctl.weights" -}}
 {{- $root := index . 0 -}}
 name: weights
-image: {{ $root.Values.images.triton | quote }}
+image: {{ index . 1 | quote }}
 {{ include "tritonctl.container" $root }}
 command:
   - python3
   - /opt/weights/weights.py
   - --release={{ $root.Values.release }}
   - --source=/source
-  {{- with index . 1 }}
+  {{- with index . 2 }}
   - --target={{ . }}
   {{- end }}
-  {{- with index . 2 }}
+  {{- with index . 3 }}
   - --only={{ . }}
   {{- end }}
 resources:
@@ -132,7 +132,7 @@ resources:
 volumeMounts:
   - {name: weights-program, mountPath: /opt/weights, readOnly: true}
   - {name: source, mountPath: /source, readOnly: true}
-  {{- with index . 1 }}
+  {{- with index . 2 }}
   - {name: cache, mountPath: {{ . }}}
   {{- end }}
 {{- end }}

@@ -74,7 +74,9 @@ def distance(one: Answer, other: Answer) -> float:
     apart = 1.0
     match one, other:
         case Text(), Text():
-            apart = float((one.token_ids or one.text) != (other.token_ids or other.text))
+            # Equal ids may be another text: that of a wrong detokenizer.
+            ids = one.token_ids == other.token_ids or not (one.token_ids and other.token_ids)
+            apart = float(one.text != other.text or not ids)
         case Vector(), Vector():
             apart = min(1.0, math.sqrt(max(0.0, 2 * (1 - cosine(one, other)))) / _FAR)
         case Labels(), Labels():

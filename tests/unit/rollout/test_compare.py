@@ -59,6 +59,15 @@ def test_the_first_token_that_differs(one: Text, other: Text, place: int | None)
     assert distance(one, other) == float(place is not None)
 
 
+def test_equal_ids_may_be_another_text() -> None:
+    """That of a wrong detokenizer; where one version tells no ids, texts are all there is."""
+    right, wrong = Text("nine hundred", (4, 5)), Text("NINE HUNDRED", (4, 5))
+    assert distance(right, wrong) == 1
+    assert distance(right, Text("nine hundred", ())) == 0
+    assert distance(right, Text("nine hundred", (4, 6))) == 1
+    assert distance(Text("nine", ()), Text("ten", (4,))) == 1
+
+
 def test_log_probs_of_the_common_beginning() -> None:
     """What comes after the first other token is of another text."""
     one = text(1, 2, 3, log_probs=(-0.1, -0.2, -9.0))

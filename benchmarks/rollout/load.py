@@ -17,7 +17,7 @@ from planting import USER_HEADER
 from tritonctl.loadtest.run.environment import generator_python
 
 RATE, USERS = 20, 1000
-TOKENS = 8  # of every answer: whatever the model would like
+TOKENS = 24  # of every answer: whatever the model would like
 _RESUMES = 5
 _LONGEST = 3600
 _TIMEOUT = 20.0

@@ -33,6 +33,7 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.http2 import frames
 from tritonctl.protocol.http2.blocking import BlockingCall, BlockingChannel
 from tritonctl.protocol.http2.call import CallError
+from tritonctl.protocol.http2.channel import Channel
 
 __all__ = ["certificates"]
 PATIENCE_SECONDS = 20.0
@@ -222,6 +223,31 @@ def test_a_connection_that_ended_while_nobody_read(words: bytes) -> None:
         assert ended.wait(SOON_SECONDS)
         time.sleep(0.05)
         assert ask(channel) == [b"answer"]
+
+
+def test_a_loop_that_did_not_run_meanwhile() -> None:
+    """A channel of asyncio's learns of the end as late as a thread does, and early enough."""
+    ended = threading.Event()
+
+    async def ends(connection: Connection) -> None:
+        await connection.open()
+        connection.answer(await connection.request())
+        await connection.writer.drain()
+        connection.writer.close()
+        await connection.writer.wait_closed()
+        ended.set()
+
+    async def asked(url: str) -> None:
+        channel = Channel(Endpoint(url))
+        for _ in range(2):
+            call = channel.unary_stream(METHOD, bytes, bytes)(b"hello")
+            assert [response async for response in call] == [b"answer"]
+            assert ended.wait(SOON_SECONDS)
+            time.sleep(0.05)
+        await channel.close()
+
+    with played(ends, answering) as url:
+        asyncio.run(asked(url))
 
 
 async def opens_and_waits(connection: Connection) -> None:

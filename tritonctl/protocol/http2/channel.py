@@ -103,6 +103,7 @@ class Channel:
         self._connections: list[Http2Connection] = []
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: dict[Call, _Waiting] = {}
+        self._looking = False
         self._closed = False
 
     def unary_stream(
@@ -174,11 +175,23 @@ class Channel:
         """The request is out at once where there is a connection."""
         if self._closed:
             call.end(grpc.StatusCode.CANCELLED, "the channel was closed")
-        elif not self._waiting and (connection := self._usable()):
+            return
+        connection = None if self._waiting else self._usable()
+        if connection is not None and not connection.is_idle:
             connection.begin(call, headers, message)
-        else:
-            call.stream = self._waiting[call] = _Waiting(self._waiting, call, headers, message)
+            return
+        call.stream = self._waiting[call] = _Waiting(self._waiting, call, headers, message)
+        if connection is not None:
+            # It may have ended while the loop did something else: a turn to read that, one to act.
+            loop = asyncio.get_running_loop()
+            self._looking = True
+            loop.call_soon(loop.call_soon, self._look)
+        elif not self._looking:
             self._admit()
+
+    def _look(self) -> None:
+        self._looking = False
+        self._admit()
 
     def _admit(self) -> None:
         """Let calls that wait begin; make one more connection for those that go on waiting."""

@@ -60,6 +60,11 @@ class Http2Connection(asyncio.Protocol):
         )
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it has no calls."""
+        return not self._calls
+
+    @property
     def gone(self) -> bool:
         """Whether it will never take one again."""
         return self._transport is None or self._leaving or self._next > _MOST_STREAM
@@ -108,6 +113,10 @@ class Http2Connection(asyncio.Protocol):
         """Say what we accept."""
         self._transport = transport  # type: ignore[assignment] # uvloop's is none by its class
         self.send(frames.PREFACE)
+
+    def eof_received(self) -> None:
+        """The server has closed it."""
+        self._break("Socket closed")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Calls under way end with it."""

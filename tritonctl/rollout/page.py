@@ -31,12 +31,13 @@ def rollout_page(rollout: Rollout) -> str:
         keep_trailing_newline=True,
     )
     decisions = [one for one in rollout.entries if one.event is Event.DECISION]
+    moved = next((one.at for one in rollout.entries if one.event is Event.STEP), math.inf)
     return environment.get_template(_TEMPLATE).render(
         rollout=rollout,
         about=rollout.state.about,
         settings=rollout.state.about.get("settings", {}),
         events=[_event(one) for one in rollout.entries if one.event is not Event.DECISION],
-        decisions=[_decision(one) for one in _spread(decisions)],
+        decisions=[_decision(one, moved=one.at >= moved) for one in _spread(decisions)],
         count=len(decisions),
         curve=_curve(decisions),
         size=(_WIDTH, _HEIGHT),
@@ -61,13 +62,15 @@ def _event(entry: Entry) -> dict[str, str]:
     return {"at": _time(entry.at), "event": entry.event.value.replace("_", " "), "what": said}
 
 
-def _decision(entry: Entry) -> dict[str, Any]:
+def _decision(entry: Entry, *, moved: bool) -> dict[str, Any]:
+    """moved: whether any user is the candidate's by then."""
     figures = entry.about.get("figures", {})
     return {
         "at": _time(entry.at),
         "standing": entry.about.get("standing", ""),
         "reason": entry.about.get("reason", ""),
-        **{name: figures.get(name) for name in ("share", "total", "candidate", "stable")},
+        "share": figures.get("share") if moved else 0.0,
+        **{name: figures.get(name) for name in ("total", "candidate", "stable")},
         "evidence": figures.get("evidence", {}),
     }
 

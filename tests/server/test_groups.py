@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
-from tests.server.test_reload import ASK, MODEL, NEW, OLD, TOKENS, write_version
+from tests.server.test_reload import MODEL, NEW, OLD, write_version
 from tests.servers import wait_until
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import RequestRejectedError, ServerError
@@ -30,7 +30,7 @@ from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
-from tritonctl.protocol.generation import generation_request, read_chunk
+from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.releases.publish import publish
 from tritonctl.releases.store import Stored, stored_releases
 from tritonctl.rollout.traffic import Traffic
@@ -45,7 +45,8 @@ from tritonctl.server.trial import not_asked
 
 pytestmark = pytest.mark.server
 
-USERS = 12
+USERS, TOKENS = 12, 10
+ASK = SamplingParameters(max_tokens=TOKENS, random_seed=0)
 HEADER = "x-user-id"
 PATIENCE = 60.0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.json_page import as_documented
 from tests.unit.releasing import released_once, releases, uncompiled
 from tests.unit.test_reloading import embedded_server
 from tritonctl.errors import (
@@ -43,7 +44,7 @@ from tritonctl.server.slots import controller_lock
 from tritonctl.server.state import EmbeddedServer, ServerFiles, read_state, write_state
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Sandbox
+    from tests.unit.conftest import Cli, Sandbox
 
 __all__ = ["released_once", "releases", "uncompiled"]  # fixtures
 HERE = {"pid": os.getpid(), "process_started": process_started(os.getpid()) or 0}
@@ -405,3 +406,25 @@ def test_only_a_project_with_users_has_a_gateway(built: Sandbox) -> None:
     built.write()
     assert gateway.is_wanted(built.load())
     assert "rollout" in lifecycle.settings_of(built.load())
+
+
+def test_status_and_logs_know_both(project: Project, releases: list[Stored], cli: Cli) -> None:
+    """Who has how many users, where the gateway is; the other group's log by its own name."""
+    models = ["speller"]
+    serve(project, Slot.A, releases[0].name, models=models)
+    serve(project, Slot.B, releases[1].name, models=models)
+    traffic(project).move(25)
+    done = cli("status", "--json")
+    record = as_documented("status", done.stdout)
+    assert done.returncode == 7  # no Triton answers
+    assert (record["gateway"]["url"], record["gateway"]["ready"]) == ("127.0.0.1:8080", False)
+    beside = record["beside"]
+    assert (beside["slot"], beside["release"], beside["share"]) == ("b", releases[1].name, 25)
+    printed = cli("status").stdout
+    assert f"{releases[1].name} in slot b: 25 % of the users, NOT READY" in printed
+    log = ServerFiles.of(project, Slot.B).log
+    log.write_text("of the candidate\n", encoding="utf-8")
+    assert "of the candidate" in cli("logs", "candidate").stdout
+    missing = cli("logs", "gateway")
+    assert missing.returncode == 7
+    assert "no gateway log yet" in missing.stderr

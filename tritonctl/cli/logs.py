@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.server.state import Server
 
-_FRONTEND, _GATEWAY = "frontend", "gateway"
+_FRONTEND, _GATEWAY, _CANDIDATE = "frontend", "gateway", "candidate"
 _SEARCHED = 5000  # lines of containers' logs among which those of one model are sought
 
 
@@ -27,7 +27,8 @@ def command(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="a model, or a step of one: only its lines; or frontend, gateway: its log",
+            help="a model, or a step of one: only its lines; or frontend, gateway, candidate: its "
+            "log",
             show_default="all",
         ),
     ] = None,
@@ -41,11 +42,14 @@ def command(
     """Print the end of the server's log, also after it has stopped."""
     from tritonctl.server.embedded.gateway import GatewayFiles
     from tritonctl.server.log import LogReader
+    from tritonctl.server.slots import stable_slot
     from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
     console = voice.console()
     loaded = project.load()
     files = ServerFiles.of(loaded)
+    if model == _CANDIDATE and model not in loaded.public:
+        files, model = ServerFiles.of(loaded, stable_slot(loaded).other), None
     log, state = files.log, read_state(files)
     which = "server"
     own = {_FRONTEND: files.frontend_log, _GATEWAY: GatewayFiles.of(loaded).program.log}

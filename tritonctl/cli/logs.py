@@ -27,8 +27,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="a model, or a step of one: only its lines; or frontend, gateway, candidate: its "
-            "log",
+            help="a model, or a step of one: its lines; or frontend, gateway, candidate: its log",
             show_default="all",
         ),
     ] = None,

@@ -306,8 +306,9 @@ def test_the_cap_of_awq_is_told(quantise: Quantise) -> None:
     assert done.result["runtime"]["calibration_samples"] == 32
 
 
-def test_nvfp4_needs_a_gpu(quantise: Quantise) -> None:
-    done = quantise(precision="nvfp4")
+def test_nvfp4_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # also on a machine with one
+    done = run(environment(), tmp_path, fresh=True, precision="nvfp4")
     assert done.code == 1
     assert "nvfp4 needs CUDA" in done.result["problem"]
     assert "int4_awq" in done.result["remedy"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -224,6 +225,21 @@ def test_what_needs_a_gpu_gets_cuda(tool: str, indexes: tuple[Index, Index]) -> 
     assert on_gpus.fingerprint() != TORCH.fingerprint()
     assert versions(ensure(on_gpus, Silent()))["torch"] == "2.13.0"
     assert own.asked == []
+
+
+@pytest.mark.usefixtures("copied")
+def test_packages_of_pythonpath_are_not_installed_ones(
+    tool: str, indexes: tuple[Index, Index], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip leaves out what it finds on PYTHONPATH, and the environment would lack it."""
+    archive, theirs = tmp_path / "other.zip", tmp_path / "theirs"
+    archive.write_bytes(wheel("other", "1.0", [], 0))
+    shutil.unpack_archive(archive, theirs)
+    monkeypatch.setenv("PYTHONPATH", str(theirs))
+    folder = ensure(Recipe("test", (("other==1.0",),), probe="import other"), Silent())
+    monkeypatch.delenv("PYTHONPATH")
+    assert versions(folder) == {"other": "1.0"}, tool
+    assert any("other-1.0" in path for path in indexes[0].asked)
 
 
 def test_the_fingerprint_knows_no_tool(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:

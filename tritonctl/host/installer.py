@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonctl.errors import ConfigurationError
+from tritonctl.host.process import without_python_variables
 
 VARIABLE = "TRITONCTL_INSTALLER"
 _SECONDS = 30.0
@@ -74,7 +75,7 @@ class Installer:
             only = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_FIND_LINKS")
             ours |= dict.fromkeys(only, "") | {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index}
             ours |= {"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
-        return {**os.environ, **ours}
+        return without_python_variables() | ours
 
     def make(self, python: Path, folder: Path) -> list[str | Path]:
         """The command that makes an empty environment."""
@@ -175,7 +176,12 @@ def _listed(python: Path) -> str:
     command = [str(python), "-m", "pip", "config", "list"]
     try:
         done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", timeout=_SECONDS, check=False
+            command,
+            env=without_python_variables(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

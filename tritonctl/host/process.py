@@ -25,6 +25,14 @@ _RUNNING: set[subprocess.Popen[str]] = set()
 _RUNNING_LOCK = threading.Lock()
 
 
+def without_python_variables() -> dict[str, str]:
+    """Our environment for another interpreter.
+
+    PYTHONPATH and PYTHONHOME would show it our packages: pip takes those for installed ones.
+    """
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+
 def run(
     argv: Sequence[str | Path],
     *,

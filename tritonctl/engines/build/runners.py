@@ -25,6 +25,7 @@ from tritonctl.host.environments import Recipe, ensure, environment_python, is_m
 from tritonctl.host.files import explained, write_atomically
 from tritonctl.host.installer import asks_no_index
 from tritonctl.host.interpreters import need
+from tritonctl.host.process import without_python_variables
 from tritonctl.host.progress import Progress
 from tritonctl.project.compatibility.table import Target
 
@@ -192,9 +193,8 @@ def _kept_folders(build: StageBuild) -> list[Path]:
 
 def _local(python: Path) -> Workplace:
     # A builder sees its own environment's packages only.
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return Workplace((str(python),), kept | {"PATH": path} | _SETTINGS)
+    return Workplace((str(python),), without_python_variables() | {"PATH": path} | _SETTINGS)
 
 
 def venv_python(

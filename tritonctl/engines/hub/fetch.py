@@ -23,7 +23,7 @@ from tritonctl.errors import CommandFailedError, ConfigurationError, HostError, 
 from tritonctl.host import bundled
 from tritonctl.host.environments import Recipe, ensure, environment_python
 from tritonctl.host.files import cache_folder, exclusive, read_object, read_record
-from tritonctl.host.process import run
+from tritonctl.host.process import run, without_python_variables
 from tritonctl.host.progress import Progress, Step
 from tritonctl.host.units import human_bytes
 from tritonctl.project.schema import Model, Project
@@ -158,9 +158,8 @@ def _run(python: Path, model: HubModel, progress: Progress) -> Mapping[str, Any]
 
 def _environment() -> dict[str, str]:
     """Ours with its proxies, HF_TOKEN and HF_ENDPOINT; both sides agree on the cache."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     ours = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", "HF_HUB_CACHE": str(hub_cache())}
-    return kept | ours | _SHOWN
+    return without_python_variables() | ours | _SHOWN
 
 
 def _refused(

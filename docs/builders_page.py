@@ -15,11 +15,11 @@ from tritonctl.project.compatibility.table import Compatibility, Format, table
 BUILDERS = Path(__file__).parents[1] / "builders"
 # What has been run where; the rest of the page is data of the builders.
 PROVEN = {
-    "onnxruntime": "CPU",
+    "onnxruntime": "CPU; an ONNX graph on an H200",
     "openvino": "CPU",
     "tensorrt": "exporting tasks on a CPU; compiling against a stand-in, no GPU yet",
-    "tensorrt_llm": "quantising on a CPU; compiling and serving against a stand-in with the real "
-    "signatures, no GPU yet",
+    "tensorrt_llm": "quantising on a CPU and an H200; compiling and serving against a stand-in "
+    "with the real signatures, no GPU yet",
 }
 _HEAD = """\
 <!-- Made by `make reference` from builders/*.toml and builders/*/builder.toml: edits are lost. -->
@@ -27,7 +27,8 @@ _HEAD = """\
 # Builders
 
 `engine.builder` names one; `tritonctl init` chooses it. What a precision costs in accuracy:
-[accuracy](../../benchmarks/results/accuracy.md). Their fields:
+[accuracy](../../benchmarks/results/accuracy.md); what ran
+[on a GPU](../../benchmarks/results/gpu.md). Their fields:
 [`engine`](tritonctl-yaml.md#engine); options of [TensorRT-LLM](tensorrt-llm.md). How to write
 one: [the contract](../../builders/README.md).
 

@@ -384,6 +384,8 @@ def test_what_nvidia_smi_says(builder: SimpleNamespace) -> None:
     two = "NVIDIA H100 80GB HBM3, 9.0\nNVIDIA A2, 8.6\n"
     first = builder.gpu.read_gpu(two)
     assert (first.name, first.compute_capability) == ("NVIDIA H100 80GB HBM3", "9.0")
+    h200 = builder.gpu.read_gpu("NVIDIA H200, 9.0\n")  # as driver 580 prints it
+    assert (h200.name, h200.compute_capability) == ("NVIDIA H200", "9.0")
     assert builder.gpu.read_gpu("").compute_capability is None
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
 
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 590.44.01, 81559"
+H200 = "NVIDIA H200, 9.0, 580.159.04, 143771"
 OLD_4090 = "NVIDIA GeForce RTX 4090, 8.9, 575.57.08, 24564"
 
 
@@ -108,6 +109,12 @@ def test_the_last_line(missing: tuple[str, ...], summary: str) -> None:
     report = Report(findings)
     assert report.summary.startswith(summary)
     assert report.as_record()["summary"] == report.summary
+
+
+def test_what_an_h200_with_driver_580_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi's own line, as it was printed there."""
+    monkeypatch.setenv("PATH", str(list_gpus(tmp_path / "bin", H200)))
+    assert installed_gpus() == ([InstalledGpu("NVIDIA H200", "9.0", "580.159.04", 143771)], "")
 
 
 def test_a_gpu_in_words(tmp_path: Path) -> None:

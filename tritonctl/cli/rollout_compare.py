@@ -108,7 +108,18 @@ def _write(comparison: Comparison, output: Path, *, shown: bool) -> None:
 
 def _conclude(console: Console, comparison: Comparison, output: Path | None) -> None:
     record = {**comparison.as_record(), "report": str(output) if output else None}
-    rows = [
+    console.table(record, ("", "A, or A and A (noise)", "B, or A and B"), rows_of(comparison))
+    for line in comparison.failed[:5]:
+        console.warning(line)
+    if len(comparison.failed) > 5:  # noqa: PLR2004 - the first ones say what it is
+        console.warning(f"{len(comparison.failed) - 5} more have no answer")
+    if output is not None:
+        console.note(f"→ {output}")
+
+
+def rows_of(comparison: Comparison) -> list[list[str]]:
+    """A comparison as a table."""
+    return [
         [
             "questions with another answer",
             _share(comparison.noise, comparison.questions),
@@ -119,13 +130,6 @@ def _conclude(console: Console, comparison: Comparison, output: Path | None) -> 
         ["evidence", "", f"{comparison.evidence:.3g} of {comparison.limit:.0f}"],
         ["B is", "", comparison.verdict],
     ]
-    console.table(record, ("", "A, or A and A (noise)", "B, or A and B"), rows)
-    for line in comparison.failed[:5]:
-        console.warning(line)
-    if len(comparison.failed) > 5:  # noqa: PLR2004 - the first ones say what it is
-        console.warning(f"{len(comparison.failed) - 5} more have no answer")
-    if output is not None:
-        console.note(f"→ {output}")
 
 
 def _share(share: Share, whole: int) -> str:

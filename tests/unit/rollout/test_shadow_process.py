@@ -11,12 +11,16 @@ import time
 from pathlib import Path
 
 from tests.fakes.text_server import MODEL, text_server
+from tests.json_page import as_documented
+from tests.unit.conftest import Cli, Sandbox
 from tests.unit.rollout.test_shadower import text
 from tritonctl.rollout.comparison_page import comparison_page
+from tritonctl.rollout.journal import Entry, Event, controlling
+from tritonctl.rollout.measures import Measured
 from tritonctl.rollout.metrics import Distances
 from tritonctl.rollout.shadow.comparing import found_comparisons
 from tritonctl.rollout.shadow.config import ShadowConfig, Side
-from tritonctl.rollout.shadow.found import KEPT, Counts
+from tritonctl.rollout.shadow.found import KEPT, Counts, Found, Lines
 from tritonctl.rollout.shadow.process import Shadowing
 
 PATIENCE_SECONDS = 60.0
@@ -117,3 +121,26 @@ def pages(folder: Path) -> None:
     [lost] = found_comparisons(folder, names, tolerated=0.0, shown=True)
     assert "(not kept)" in comparison_page([lost], title="t", shown=True, counts=counts)
     assert found_comparisons(folder / "none", names, tolerated=0.0, shown=True) == []
+
+
+def test_what_the_command_shows(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> None:
+    """Figures and counts, before and after something was compared; prompts only on demand."""
+    folder = sandbox.root / ".tritonctl" / "rollouts" / "1"
+    about = {"slot": "b", "release": "2-b", "stable": "1-a", "settings": {}}
+    with controlling(folder.parent, 1) as (journal, _):
+        journal.add(Entry(0.0, Event.STARTED, about))
+    assert "copies of requests" in cli("rollout", "differences").stdout
+    lines = Lines(folder)
+    for number in range(30):
+        at = 1000.0 + number
+        apart = Measured(0.0, 1.0, (False, True), "token 3; 5 and 5 tokens")
+        lines.add(Found(at, MODEL, "text_generation", apart))
+        answers = {"first": "a", "second": "a", "candidate": "b"}
+        lines.keep({"at": at, "model": MODEL, "text_input": "a prompt", "answers": answers})
+    report = tmp_path / "differences.html"
+    done = cli("rollout", "differences", "-o", report, "--json")
+    record = as_documented("rollout differences", done.stdout)
+    assert record["comparisons"][0]["verdict"] == "different beyond noise"
+    assert "a prompt" not in done.stdout + report.read_text(encoding="utf-8")
+    assert cli("rollout", "differences", "-o", report, "--show-prompts").returncode == 0
+    assert "a prompt" in report.read_text(encoding="utf-8")

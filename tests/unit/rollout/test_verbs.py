@@ -174,7 +174,7 @@ def test_what_is_not_loaded(
 
 def test_nothing_to_show(cli: Cli, sandbox: Sandbox) -> None:
     """No rollout, no such rollout, no header."""
-    for verb in ("status", "watch", "pause", "resume", "promote", "abort"):
+    for verb in ("status", "differences", "watch", "pause", "resume", "promote", "abort"):
         done = cli("rollout", verb)
         assert done.returncode == 2
         assert "the project has had none" in done.stderr

@@ -90,6 +90,8 @@ class Listener:
                 writer.write(_DONE)
         except (OSError, EOFError, asyncio.LimitOverrunError, MalformedError, ValueError):
             pass  # Envoy has hung up, or it was somebody else
+        except asyncio.CancelledError:
+            pass  # by `close` alone; asyncio would log it
         finally:
             self._connections.discard(task)
             writer.close()

@@ -54,12 +54,7 @@ EXAMPLES = {
     "rollout resume": ("", "--json"),
     "rollout promote": ("", "--json"),
     "rollout abort": ("", "--at-once"),
-    "rollout differences": (
-        (
-            "Examples of what differs, on a page",
-            "tritonctl rollout differences -o differences.html",
-        ),
-    ),
+    "rollout differences": ("", "-o differences.html --show-prompts"),
     "rollout compare": (
         "127.0.0.1:8001 127.0.0.1:8101 --prompts asked.txt",
         "a:8001 b:8001 --prompts asked.jsonl -o report.html",

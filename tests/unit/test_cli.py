@@ -525,5 +525,6 @@ def test_every_error_has_its_own_exit_code() -> None:
         "StepGoneError": 7,
         "SilentServerError": 7,
         "SloMissedError": 8,
+        "RolledBackError": 8,
         "InterruptionError": 130,
     }

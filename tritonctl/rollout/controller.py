@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tritonctl.errors import ConfigurationError, HostError, ServerError, TritonctlError
-from tritonctl.project.rollout import Rollout
 from tritonctl.rollout import evidence
 from tritonctl.rollout.asks import Ask, answered, waiting
-from tritonctl.rollout.journal import Entry, Event, Journal, Phase, State, after, replay
+from tritonctl.rollout.journal import (
+    Entry,
+    Event,
+    Journal,
+    Phase,
+    State,
+    after,
+    replay,
+    settings_of,
+)
 from tritonctl.rollout.judge import TIMES, Decision, Judge, Standing
 from tritonctl.rollout.metrics import Scrape
 
@@ -108,7 +116,7 @@ class Controller:
         try:
             if state is None:
                 raise ValueError("nothing was started")
-            self._settings = Rollout.model_validate(state.about["settings"])
+            self._settings = settings_of(state.about)
             self._slot = {"a": "a", "b": "b"}[state.about["slot"]]
         except (KeyError, ValueError) as error:
             raise ConfigurationError(

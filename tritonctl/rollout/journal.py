@@ -17,8 +17,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic import ValidationError
+
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host.files import explained, if_free
+from tritonctl.project.expected import reason
+from tritonctl.project.rollout import Rollout
 from tritonctl.server.slots import CONTROLLER_LOCK
 
 JOURNAL = "journal.jsonl"
@@ -193,6 +197,21 @@ def after(state: State | None, entry: Entry) -> State | None:
     if state is None or (state.ended and entry.event not in _AFTER_THE_END):
         return state
     return _after(state, entry)
+
+
+def settings_of(about: Mapping[str, Any]) -> Rollout:
+    """The settings that a rollout was started with, of what `started` said.
+
+    Raises ConfigurationError for a journal that does not hold them.
+    """
+    try:
+        return Rollout.model_validate(about["settings"])
+    except (KeyError, ValidationError) as error:
+        why = reason(error) if isinstance(error, ValidationError) else "it has none"
+        raise ConfigurationError(
+            f"the journal does not hold this rollout's settings: {why}",
+            remedy="start a rollout: tritonctl rollout start RELEASE",
+        ) from error
 
 
 def latest(rollouts: Path) -> int | None:

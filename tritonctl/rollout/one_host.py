@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ServerError
-from tritonctl.project.rollout import Rollout as Settings
 from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
 from tritonctl.rollout.controller import World
+from tritonctl.rollout.journal import settings_of
 from tritonctl.rollout.scraping import MetricsScraper, Version
 from tritonctl.rollout.shadow.process import Shadowing, shadow_config
 from tritonctl.rollout.standing import Rollout
@@ -125,8 +125,7 @@ def _shadowed(
 
 def as_started(project: Project, about: Mapping[str, Any]) -> Project:
     """The project with the settings that its rollout began with, whatever its file says now."""
-    settings = Settings.model_validate(about["settings"])
-    return project.model_copy(update={"rollout": settings})
+    return project.model_copy(update={"rollout": settings_of(about)})
 
 
 def take_back(project: Project, under_way: Rollout) -> None:

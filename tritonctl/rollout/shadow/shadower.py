@@ -143,10 +143,11 @@ class Shadower:
                 first.answer, second.answer, candidate.answer, times_of(first, second, candidate)
             ),
         )
-        self._lines.add(found)
-        self.counts.compared += 1
+        # The figures last: whoever reads them finds what belongs to them.
         if self._config.keep_prompts:
             self._lines.keep(_kept(found, request, facts, given))
+        self.counts.compared += 1
+        self._lines.add(found)
 
     async def _lacking(self, slots: int | None) -> str:
         """Why one of the servers has no room."""

@@ -50,7 +50,7 @@ class Asked:
 
 
 class Load:
-    """A generator that sends until it is told to stop."""
+    """A generator that sends until it is stopped."""
 
     def __init__(self, url: str, folder: Path, *, seed: int = 1, rate: float = RATE) -> None:
         self._folder = folder

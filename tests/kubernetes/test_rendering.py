@@ -206,7 +206,7 @@ def test_an_image_volume_where_the_cluster_has_none(chart: Chart) -> None:
     ids=str,
 )
 def test_a_wrong_value_is_refused(chart: Chart, values: dict[str, Any]) -> None:
-    """By the schema, or where it is used; its name is told."""
+    """By the schema, or where it is used; the error names it."""
     field = next(iter(values))
     with pytest.raises(ConfigurationError, match=field):
         chart.manifests(NEWEST, values)

@@ -80,7 +80,7 @@ def test_what_keda_asks_for(chart: Chart, tmp_path: Path, name: str, value: floa
 
 @needs_promtool
 def test_a_lost_prometheus_target_is_no_answer(chart: Chart, tmp_path: Path) -> None:
-    """Not 0, which would take servers away at the busiest hour; KEDA is told not to guess."""
+    """Not 0, which would take servers away at the busiest hour; KEDA does not guess."""
     for asked in triggers(chart).values():
         evaluated(tmp_path, asked["query"], [], [])
         assert asked["ignoreNullValues"] == "false"

@@ -198,7 +198,7 @@ def test_the_controller_is_killed(served: Project) -> None:
 
 
 def test_nobody_has_a_name(served: Project) -> None:
-    """Requests without the header are told, and nobody is moved."""
+    """Requests come without the header: an error says so, and nobody is moved."""
     users = Users(served, named=False)
     with users.asking():
         _started(served, "2")

@@ -29,6 +29,7 @@ class World:
     rate: float = 20.0
     spread: float = 0.3
     failing: float = 0.001
+    stalling: float = 0.0001
     phase: tuple[float, float] = (0.0, 1.0)
     shared: tuple[float, float] = (0.0, 1.0)
     wave: float = 0.0
@@ -47,11 +48,11 @@ class Candidate:
     diverging: float = 0.0
     leak_mb: float = 0.0
     dead_metrics: bool = False
-    hangs: float = 0.0  # share of requests, which fail after 10 s
+    hangs: float = 0.0  # share of requests, which stand still, and fail after 20 s
     cold: bool = False
 
 
-HANG_SECONDS = 10
+HANG_SECONDS, STALL_SECONDS = 20, 5
 
 
 class Traffic:
@@ -67,6 +68,7 @@ class Traffic:
         self._requests, self._failures, self._sent = [0, 0], [0, 0], 0
         self._slow_from = int(self._random.integers(30, 500)) if world.slow_minute else -1000
         self._hung: dict[int, int] = {}
+        self._stalls = [0, 0]
         self._memory = 1e9
 
     def scrapes(self) -> Iterator[Scrape]:
@@ -99,6 +101,10 @@ class Traffic:
                 answers = self._answers(requests)
             hung = int(random.binomial(requests, self.candidate.hangs)) if group else 0
             self._hung[second + HANG_SECONDS] = hung + self._hung.get(second + HANG_SECONDS, 0)
+            self._stalls[group] += int(random.binomial(requests, world.stalling))
+            if group:
+                begun = second + HANG_SECONDS - STALL_SECONDS
+                self._stalls[group] += self._hung.get(begun, 0)
             late = self._hung.pop(second, 0) if group else 0
             failed = int(random.binomial(requests - hung, min(1.0, failing)))
             done = requests - hung - failed
@@ -145,6 +151,7 @@ class Traffic:
             self._failures[group],
             {"ttft": histogram},
             int(memory * (1 + 0.002 * self._random.normal())),
+            self._stalls[group],
         )
 
 
@@ -176,7 +183,7 @@ FAULTS = {
     "1.2 x TTFT": (Candidate(slower=1.2), 0.0),
     "1 request in 50 fails": (Candidate(failing=0.02), 0.0),
     "1 request in 200 fails": (Candidate(failing=0.005), 0.0),
-    "1 request in 200 hangs 10 s": (Candidate(hangs=0.005), 0.0),
+    "1 request in 200 hangs 20 s": (Candidate(hangs=0.005), 0.0),
     "memory grows by 3 MB/s of 1 GB": (Candidate(leak_mb=3), 0.0),
     "metrics die": (Candidate(dead_metrics=True), 0.0),
 }

@@ -166,6 +166,7 @@ class DecoderLoop:
     def measure(self) -> tuple[dict[Key, float], Gauges]:
         """Counters since the start, and what is true now."""
         with self._lock:
+            self._metrics.look(self._streams.values(), self._clock())
             active = len(self._active)
             waiting = max(0, sum(s.outcome is None for s in self._streams.values()) - active)
             return self._metrics.totals(), Gauges(active, waiting)

@@ -66,6 +66,9 @@ class Stream:
     latest: float = 0.0
     responses: int = 0
     sent_ids: int = 0
+    made: int = -1
+    moved: float = 0.0
+    stalled: bool = False
     echo: list[int] = field(default_factory=list)
     tail: list[int] = field(default_factory=list)
     cut: int = 0

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -29,6 +29,7 @@ Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
 
 PUBLISH_SECONDS = 0.1
+STALL_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 _ACTIVE = "tritonctl_active_streams"
@@ -40,6 +41,7 @@ _INPUT = "tritonctl_input_tokens_total"
 _OUTPUT = "tritonctl_output_tokens_total"
 _RESPONSES = "tritonctl_responses_total"
 _ERRORS = "tritonctl_errors_total"
+_STALLED = "tritonctl_stalled_requests_total"
 _UPTIME = "tritonctl_uptime_seconds_total"
 _TTFT = "tritonctl_time_to_first_token_seconds"
 _ITL = "tritonctl_inter_token_latency_seconds"
@@ -59,6 +61,7 @@ GAUGES = {
 COUNTERS = {
     _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
     _ERRORS: "Requests answered with an error: invalid, queue_full, unavailable or failed",
+    _STALLED: f"Requests that had no new token for {STALL_SECONDS:g} seconds, each counted once",
     _UPTIME: "Seconds that the model's process lives; stands still when it is gone",
     _QUEUED: "Seconds from submission to a place in the engine, of all streams together",
     _INPUT: "Tokens of the prompts that were accepted",
@@ -90,6 +93,26 @@ class Publisher(Protocol):
 
     def close(self) -> None:
         """Remove all values; nothing follows."""
+
+
+class Watched(Protocol):
+    """A stream, as far as it matters here.
+
+    made: ids at the last look, `moved`: when they were others; `stalled`: it has been counted.
+    """
+
+    made: int
+    moved: float
+    stalled: bool
+    sent_ids: int
+
+    @property
+    def pending(self) -> list[int]:
+        """Ids that wait to be sent."""
+
+    @property
+    def outcome(self) -> object:
+        """None while it lives."""
 
 
 class ErrorCounts:
@@ -184,7 +207,7 @@ class EngineMetrics:
     def __init__(self) -> None:
         self._ended = dict.fromkeys(_OUTCOMES, 0)
         self._input_tokens = self._output_tokens = self._responses = 0
-        self._queued = 0.0
+        self._queued, self._stalled = 0.0, 0
         self._ttft = _Histogram(_TTFT)
         self._itl = _Histogram(_ITL)
         self._e2e = _Histogram(_E2E)
@@ -215,13 +238,23 @@ class EngineMetrics:
         if outcome in _WHOLE:
             self._e2e.observe(seconds)
 
+    def look(self, streams: Iterable[Watched], now: float) -> None:
+        """Count those that stand still: an engine that forgets a stream says nothing of it."""
+        for stream in streams:
+            made = stream.sent_ids + len(stream.pending)
+            if made != stream.made or stream.outcome is not None:
+                stream.made, stream.moved = made, now
+            elif now - stream.moved > STALL_SECONDS and not stream.stalled:
+                stream.stalled = True
+                self._stalled += 1
+
     def totals(self) -> dict[Key, float]:
         """Every counter, all of them from the beginning on."""
         ended = {(_REQUESTS, (("outcome", name),)): n for name, n in self._ended.items()}
         tokens = {(_INPUT, ()): self._input_tokens, (_OUTPUT, ()): self._output_tokens}
         tokens[_RESPONSES, ()] = self._responses
         histograms = self._ttft.values() | self._itl.values() | self._e2e.values()
-        histograms[_QUEUED, ()] = self._queued
+        histograms[_QUEUED, ()], histograms[_STALLED, ()] = self._queued, self._stalled
         return ended | self.errors.totals() | tokens | histograms
 
     def _count(self, tokens: int) -> None:

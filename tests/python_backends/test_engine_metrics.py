@@ -2,6 +2,7 @@
 """What is published, and how little of it."""
 
 import threading
+from dataclasses import dataclass, field
 
 import pytest
 from textlib.engine_metrics import EngineMetrics, Gauges, Key, KvCache, MetricsThread
@@ -84,6 +85,31 @@ def test_counters_of_one_stream() -> None:
         "unavailable": 0,
         "failed": 0,
     }
+
+
+@dataclass
+class Streaming:
+    """What is looked at of a stream."""
+
+    sent_ids: int = 0
+    pending: list[int] = field(default_factory=list)
+    outcome: object = None
+    made: int = -1
+    moved: float = 0.0
+    stalled: bool = False
+
+
+def test_streams_that_stand_still() -> None:
+    """Each once, however long; not those that make tokens, sent or not, or have ended."""
+    metrics = EngineMetrics()
+    forgotten, sends, keeps, ended = (Streaming() for _ in range(4))
+    for second in range(20):
+        sends.sent_ids += 1
+        keeps.pending.append(second)  # its answer comes as a whole
+        ended.outcome = "stop" if second > 3 else None
+        metrics.look([forgotten, sends, keeps, ended], float(second))
+        found = metrics.totals()["tritonctl_stalled_requests_total", ()]
+        assert found == (second > 5)
 
 
 def test_only_changes_are_published() -> None:

@@ -31,6 +31,10 @@ class Tolerated(Strict):
     failures: AboveZeroShare = Field(
         0.01, description="share of requests that fail once stable has none to compare with"
     )
+    stalls: AboveZeroShare = Field(
+        0.0002,
+        description="share of requests that make no token for 5 s, where stable has no more",
+    )
     memory_growth: NotNegative = Field(
         0.02, description="of the process within half a minute, as a share of its memory"
     )

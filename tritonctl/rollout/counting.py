@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 
 from tritonctl.rollout.judge import ITL, TTFT
 from tritonctl.rollout.metrics import Counters, Histogram
-from tritonctl.server.top.counters import Reading
+from tritonctl.server.top.counters import Reading, sum_known
 from tritonctl.server.top.figures import ITL_SERIES, TTFT_SERIES, Layout, figures
 
 _SERIES = {TTFT: TTFT_SERIES, ITL: ITL_SERIES}
 _SUCCESS = "nv_inference_request_success"
+_STALLED = "tritonctl_stalled_requests"
 _NOTHING = Reading(0.0, {})
 
 
@@ -44,7 +45,14 @@ class Counting:
             for name, series in _SERIES.items()
             if (histogram := _histogram(reading, series, models)) is not None
         }
-        now = Counters(round(requests), round(failures), times, reading.rss_bytes)
+        stalled = sum_known(reading.total(_STALLED, model=model) for model in models)
+        now = Counters(
+            round(requests),
+            round(failures),
+            times,
+            reading.rss_bytes,
+            None if stalled is None else round(stalled),
+        )
         if self._before is not None:
             now = _never_less(self._before, now)
         self._before = now
@@ -84,4 +92,5 @@ def _never_less(before: Counters, now: Counters) -> Counters:
         pairs = zip(earlier.counts, later.counts, strict=True)
         times[name] = Histogram(later.bounds, tuple(max(pair) for pair in pairs))
     requests = max(before.requests, now.requests, failures)
-    return Counters(requests, failures, times, now.memory_bytes)
+    stalled = now.stalled if before.stalled is None else max(before.stalled, now.stalled or 0)
+    return Counters(requests, failures, times, now.memory_bytes, stalled)

@@ -21,7 +21,7 @@ from tritonctl.rollout.judge import Judge
 from tritonctl.rollout.metrics import Counters, Histogram
 
 EVIDENCE = "evidence.json"
-_VERSION = 1
+_VERSION = 2
 _LARGEST = 16 << 20  # bytes
 
 
@@ -109,10 +109,7 @@ def _counters(record: Any) -> Counters | None:
         str(name): Histogram(tuple(map(float, one["bounds"])), tuple(map(int, one["counts"])))
         for name, one in record["times"].items()
     }
-    memory = record["memory_bytes"]
-    return Counters(
-        int(record["requests"]),
-        int(record["failures"]),
-        times,
-        None if memory is None else int(memory),
+    memory, stalled = (
+        None if record[name] is None else int(record[name]) for name in ("memory_bytes", "stalled")
     )
+    return Counters(int(record["requests"]), int(record["failures"]), times, memory, stalled)

@@ -24,17 +24,20 @@ from tritonctl.rollout.sequential import (
     Verdict,
     combined,
 )
+from tritonctl.rollout.stalls import Stalls
 
 FAILURES, ALONE, DIVERGENCE, MEMORY = "failures", "failures_alone", "divergence", "memory"
+STALLS = "stalls"
 TTFT, ITL, TOKEN_RATE = "ttft", "itl", "tokens_per_second"
 # What each test may spend of the false-rollback rate; one that is not used leaves it to others.
 SHARES = {
-    FAILURES: 0.4,
-    TTFT: 0.35,
-    DIVERGENCE: 0.12,
-    ITL: 0.05,
+    FAILURES: 0.36,
+    TTFT: 0.32,
+    STALLS: 0.13,
+    DIVERGENCE: 0.08,
+    ITL: 0.04,
     TOKEN_RATE: 0.03,
-    MEMORY: 0.03,
+    MEMORY: 0.02,
     ALONE: 0.02,
 }
 TIMES = (TTFT, ITL, TOKEN_RATE)
@@ -43,6 +46,7 @@ _WHAT = {
     ALONE: "more of its requests fail than is tolerated",
     DIVERGENCE: "its answers differ from stable's, beyond stable's own noise",
     MEMORY: "its memory grows",
+    STALLS: "more of its requests stand still than stable's",
     TTFT: "its first tokens take longer than stable's",
     ITL: "its tokens are further apart than stable's",
     TOKEN_RATE: "it makes fewer tokens a second than stable",
@@ -87,6 +91,8 @@ class Judge:
         "_presence",
         "_failures",
         "_alone",
+        "_stalls",
+        "_stalled",
         "_slower",
         "_divergence",
         "_growth",
@@ -109,10 +115,12 @@ class Judge:
         self._presence = Presence(at, rollout.scrape_timeout_seconds)
         self._failures = Failures()
         self._alone = FailuresAlone()
+        self._stalls = Stalls()
+        self._stalled = 0  # of stable
         self._slower = {name: Slower(tolerated.slowness) for name in TIMES if name in times}
         self._divergence = Divergence(tolerated.divergence)
         self._growth = Growth(tolerated=tolerated.memory_growth, least=_LEAST_GROWTH)
-        used = {FAILURES, ALONE, MEMORY, *self._slower}
+        used = {FAILURES, ALONE, STALLS, MEMORY, *self._slower}
         if shadowed if shadowed is not None else rollout.shadow > 0:
             used.add(DIVERGENCE)
         whole = math.fsum(SHARES[name] for name in used)
@@ -147,6 +155,7 @@ class Judge:
             self._step_requests += candidate.requests
             self._step_failures += candidate.failures
             self._compare(candidate, stable, share=self._rollout.steps[self._step])
+            self._see_stalls(candidate, stable)
         self._weigh(scrape)
         for answer in scrape.answers:
             self._divergence.update(answer.noise, answer.candidate)
@@ -161,6 +170,7 @@ class Judge:
         found = {
             FAILURES: self._failures.evidence,
             ALONE: self._alone.evidence,
+            STALLS: self._stalls.evidence,
             DIVERGENCE: self._divergence.evidence,
             MEMORY: self._growth.evidence,
             **{name: test.evidence for name, test in self._slower.items()},
@@ -221,6 +231,14 @@ class Judge:
                     more_is_better = name == TOKEN_RATE
                     test.update(*(counts[::-1] if more_is_better else counts for counts in pair))
 
+    def _see_stalls(self, candidate: Moment, stable: Moment | None) -> None:
+        """At any share: that requests stand still is rare of itself."""
+        before = _MORE * (self._stalled + 1) / (self._presence.stable.requests + 2)
+        most = min(0.5, max(self._rollout.tolerated.stalls, before))
+        theirs = stable or Moment(0, 0, {})
+        self._stalls.update(_stalling(candidate), _stalling(theirs), most)
+        self._stalled += theirs.stalled
+
     def _standing(self, verdict: Verdict, *, known: bool) -> tuple[Standing, str]:
         worst = max(self._weights, key=lambda name: self._weights[name] * verdict.evidence[name])
         if (trouble := self._presence.trouble) or verdict.rejected:
@@ -265,6 +283,11 @@ def _alike(
 ) -> tuple[Sequence[int], Sequence[int]] | None:
     """Both versions' counts in the same buckets; None where theirs are others."""
     return (candidate[1], stable[1]) if candidate[0] == stable[0] else None
+
+
+def _stalling(moment: Moment) -> tuple[int, int]:
+    """Requests that began to stand still, and all of which something became known."""
+    return moment.stalled, moment.requests + moment.stalled
 
 
 def _short(value: float) -> float:

@@ -34,12 +34,16 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Counters:
-    """Of one version, since it began. `times`: ttft, itl or tokens_per_second, by name."""
+    """Of one version, since it began. `times`: ttft, itl or tokens_per_second, by name.
+
+    stalled: requests that had no token for some seconds; None where servers do not count them.
+    """
 
     requests: int
     failures: int
     times: Mapping[str, Histogram] = field(default_factory=dict)
     memory_bytes: int | None = None
+    stalled: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Moment:
     requests: int
     failures: int
     times: Mapping[str, tuple[tuple[float, ...], tuple[int, ...]]]
+    stalled: int = 0
 
 
 def moment(before: Counters, now: Counters) -> Moment | None:
@@ -88,4 +93,5 @@ def moment(before: Counters, now: Counters) -> Moment | None:
         if min(counts) < 0:
             return None
         times[name] = (histogram.bounds, counts)
-    return Moment(now.requests - before.requests, now.failures - before.failures, times)
+    stalled = max(0, (now.stalled or 0) - (before.stalled or 0))
+    return Moment(now.requests - before.requests, now.failures - before.failures, times, stalled)

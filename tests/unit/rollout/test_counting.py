@@ -58,6 +58,15 @@ def test_an_ensemble() -> None:
     assert found.times["ttft"].counts == (4, 5, 1)
 
 
+def test_requests_that_stand_still() -> None:
+    """As the engine counts them, and None where none does; what was counted stays counted."""
+    counting = Counting(LAYOUT)
+    assert counted(counting, text()).stalled is None
+    series = 'tritonctl_stalled_requests_total{model="speller_engine"} '
+    assert counted(counting, f"{text()}{series}3\n").stalled == 3
+    assert counted(counting, f"{text()}{series}2\n").stalled == 3
+
+
 def test_counts_never_fall() -> None:
     """But for a restart, after which they begin anew, as the judge must see."""
     counting = Counting(LAYOUT)

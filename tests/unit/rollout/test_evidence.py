@@ -71,7 +71,7 @@ def test_other_tests_do_not_fit(tmp_path: Path) -> None:
     assert restore(tmp_path, Judge(ROLLOUT, 0.0, times=("ttft",)), 0.0) == {}
     file = next(tmp_path.iterdir())
     text = file.read_text()
-    for old, new in (("[", "[1,"), ("0.", '"x",0.'), ("{", "["), ("1,", "NaN,")):
+    for old, new in (("[", "[1,"), ("0.", '"x",0.'), ("{", "["), ("2,", "NaN,")):
         file.write_text(text.replace(old, new))
         assert restore(tmp_path, Judge(ROLLOUT, 0.0, times=("ttft",)), 0.0) is None
     assert restore(tmp_path / "none", judge, 0.0) is None

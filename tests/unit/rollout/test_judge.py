@@ -29,6 +29,8 @@ class Version:
     leak: float = 0.0
     requests: int = 0
     failures: int = 0
+    stalls: int = 0  # every so many
+    stalled: int = 0
 
     def __post_init__(self) -> None:
         """Nothing counted yet."""
@@ -39,12 +41,14 @@ class Version:
         for _ in range(self.rate):
             self.requests += 1
             self.failures += bool(self.fails) and self.requests % self.fails == 0
+            self.stalled += bool(self.stalls) and self.requests % self.stalls == 0
             took = self.ms * draw.lognormvariate(0, 0.3)
             self.counts[sum(took > bound for bound in BOUNDS)] += 1
         self.memory += self.leak
         times = {"ttft": Histogram(BOUNDS, tuple(self.counts))}
         wobble = draw.gauss(0, 1e6)
-        return Counters(self.requests, self.failures, times, int(self.memory + wobble))
+        memory = int(self.memory + wobble)
+        return Counters(self.requests, self.failures, times, memory, self.stalled)
 
 
 Change = Callable[[int, Scrape], Scrape]
@@ -110,6 +114,17 @@ def test_faults_at_the_first_step(candidate: Version, reason: str, until: int) -
     assert last.reason.startswith(reason)
     assert last.at <= until
     assert last.figures["step"] in (0, 1)
+
+
+def test_requests_that_stand_still() -> None:
+    """One in two hundred, none of which has failed yet; of both it is nobody's fault."""
+    rollout = ROLLOUT.model_copy(update={"hold_seconds": 60.0})
+    last = run(Version(1, stalls=200), rollout=rollout)[-1]
+    assert last.standing is Standing.ROLLBACK
+    assert last.reason == "more of its requests stand still than stable's"
+    assert last.figures["candidate"]["failures"] == 0
+    both = run(Version(1, stalls=200), Version(19, stalls=200), rollout=rollout)[-1]
+    assert both.standing is Standing.PROMOTE_STEP
 
 
 @pytest.mark.parametrize("share", [3, 17, 60])

@@ -179,7 +179,9 @@ def test_the_operator_gets_what_prometheus_of_compose_reads(chart: Chart) -> Non
     for monitor in (each for each in manifests if each["kind"] == "PodMonitor"):
         assert monitor["metadata"]["labels"]["release"] == "stack"
         [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-        component = monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
+        [among] = monitor["spec"]["selector"]["matchExpressions"]
+        component, of_slot_b = among["values"]
+        assert of_slot_b == f"{component}-b"
         pod = of_kind(manifests, "Deployment", component)["spec"]["template"]["spec"]
         ports = {port["name"] for port in pod["containers"][0]["ports"]}
         assert endpoint["port"] in ports

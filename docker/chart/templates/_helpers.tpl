@@ -9,6 +9,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ splitList "@" .Values.release | first }}
 {{- end }}
 
+{{- /* Two slots, where the project says what a user is: in `b` a rollout has its own Deployments. */ -}}
+{{- define "tritonctl.slots" -}}
+{{- ternary "a b" "a" (ne (.Files.Get "files/routes.json") "") -}}
+{{- end }}
+{{- /* What a slot's own is called: (list "x" SLOT). */ -}}
+{{- define "tritonctl.in-slot" -}}
+{{ index . 0 }}{{ ternary "" (printf "-%s" (index . 1)) (eq (index . 1) "a") }}
+{{- end }}
+
+{{- /* The spec of a Deployment that a rollout has changed, as it is: an upgrade leaves it so. */ -}}
+{{- define "tritonctl.held" -}}
+{{- $live := lookup "apps/v1" "Deployment" (index . 0).Release.Namespace (index . 1) -}}
+{{- if dig "metadata" "annotations" "tritonctl/held" "" $live -}}
+{{- toYaml $live.spec -}}
+{{- end -}}
+{{- end }}
+
 {{- define "tritonctl.triton" -}}{{ .Release.Name }}-triton{{- end }}
 {{- define "tritonctl.frontend" -}}{{ .Release.Name }}-frontend{{- end }}
 

@@ -110,10 +110,10 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
 def _routes_source(gateway: Gateway, placement: Placement) -> Message:
     if placement.slots is None:
         return {"route_config": route_configuration(gateway, placement)}
-    source = {
-        "resource_api_version": "V3",
-        "path_config_source": {"path": placement.slots.routes_file},
-    }
+    path: Message = {"path": placement.slots.routes_file}
+    if placement.slots.watched is not None:
+        path["watched_directory"] = {"path": placement.slots.watched}
+    source = {"resource_api_version": "V3", "path_config_source": path}
     return {"rds": {"route_config_name": _ROUTES, "config_source": source}}
 
 

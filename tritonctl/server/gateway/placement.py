@@ -52,13 +52,15 @@ class TwoGroups:
 
     Paths are as Envoy sees them, each alone in its folder: it reads a file again whenever another
     one is moved there. endpoints: a folder with a file of addresses for each cluster; None:
-    `groups` says once where the servers are.
+    `groups` says once where the servers are. watched: the folder where something is moved instead,
+    when the file itself is a link, as in a ConfigMap's volume.
     """
 
     stable: Slot
     routes_file: str
     endpoints: str | None = None
     groups: Mapping[Slot, Group] = field(default_factory=dict)
+    watched: str | None = None
 
 
 @dataclass(frozen=True)

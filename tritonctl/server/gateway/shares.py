@@ -70,15 +70,23 @@ def read_division(file: Path) -> Division | None:
     try:
         with explained(file):
             text = file.read_text(encoding="utf-8")
-        slot, share = json.loads(text)["version_info"].split()
-        return Division(Slot(slot), float(share))
     except HostError:
         if not file.exists():
             return None
         raise
+    except ValueError:
+        text = ""
+    return division_of(text, str(file))
+
+
+def division_of(text: str, where: str) -> Division:
+    """What routes say that are read from `where`. Raises HostError for those of somebody else."""
+    try:
+        slot, share = json.loads(text)["version_info"].split()
+        return Division(Slot(slot), float(share))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HostError(
-            f"{file} is not a file of routes that tritonctl wrote",
+            f"{where} is not a file of routes that tritonctl wrote",
             remedy="roll back, which writes it anew; until then Envoy keeps what it last read",
         ) from error
 

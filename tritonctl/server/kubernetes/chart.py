@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import replace
 from typing import Any
 
 import jinja2
@@ -49,9 +48,12 @@ from tritonctl.server.containers.images import gpu_models
 from tritonctl.server.containers.presence import PORTS
 from tritonctl.server.containers.sizes import container_sizes
 from tritonctl.server.gateway.files import configuration_text
-from tritonctl.server.gateway.placement import Upstream, gateway_of, in_container
+from tritonctl.server.gateway.placement import Placement, gateway_of
+from tritonctl.server.gateway.shares import Division
 from tritonctl.server.kubernetes import scaling
+from tritonctl.server.kubernetes import slots as two_slots
 from tritonctl.server.kubernetes.monitoring import monitoring_files
+from tritonctl.server.slots import Slot
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
 
 FOLDER = "docker/chart"
@@ -73,6 +75,7 @@ _COPIED = (
     "templates/weights.yaml",
     "values.schema.json",
 )
+ROUTES_FILE = "files/routes.json"  # of a project that says what a user is
 GIB = 1024 * MIB
 _TRITON, _FRONTEND, _RELEASE = "__TRITON__", "__FRONTEND__", "__RELEASE__"
 _REPOSITORY = f"{MODELS}/{_RELEASE}/{REPOSITORY}"
@@ -99,7 +102,10 @@ def render_chart(project: Project, stored: Stored) -> dict[str, str]:
     files[VALUES] = _values_text(released, plan, stored, profile)
     command = server_command(released, plan, profile, _REPOSITORY)
     files["files/arguments.json"] = json.dumps(command[1:], indent=1) + "\n"
-    files["files/envoy.yaml"] = _envoy(released)
+    placement = _placement(released)
+    files["files/envoy.yaml"] = configuration_text(released, placement)
+    if placement.slots is not None:
+        files[ROUTES_FILE] = two_slots.routes(released, placement, Division(Slot.A, 0))
     files["files/prometheus-adapter.yaml"] = _ADAPTER + yaml_text(scaling.adapter_values())
     files["files/scaling.json"] = json.dumps(scaling.queries(), indent=1) + "\n"
     files |= monitoring_files(released)
@@ -153,13 +159,9 @@ def _refuse_host_paths(project: Project) -> None:
         )
 
 
-def _envoy(project: Project) -> str:
+def _placement(project: Project) -> Placement:
     """Of an image of the user's own, process 1 has no readiness of its own: Triton's then."""
-    upstream = Upstream(_TRITON, readiness_port=_own_readiness(project))
-    placement = in_container(project, [upstream])
-    if placement.frontend is not None:
-        placement = replace(placement, frontend=(_FRONTEND, placement.frontend[1]))
-    return configuration_text(project, placement)
+    return two_slots.placement(project, _TRITON, _FRONTEND, _own_readiness(project))
 
 
 def _own_readiness(project: Project) -> int | None:

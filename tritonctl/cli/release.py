@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tritonctl.cli import options
+from tritonctl.host.units import human_bytes
 
 if TYPE_CHECKING:
+    from tritonctl.releases.image import Image
     from tritonctl.releases.publish import Published
 
 
@@ -20,18 +23,31 @@ def command(
         bool,
         typer.Option("--smoke/--no-smoke", help="start a server of it, on free ports, and ask it"),
     ] = True,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="pack it as an OCI image in this new file, for Kubernetes or a registry",
+            show_default=False,
+        ),
+    ] = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
     """Publish what `render` makes as a release that never changes; serves nothing."""
     from functools import partial
 
+    from tritonctl.releases.image import pack, refuse_taken
     from tritonctl.releases.publish import publish
+    from tritonctl.server.kubernetes.chart import installation_name
     from tritonctl.server.trial import not_asked, smoke_release
 
     console = voice.console()
+    if image is not None:
+        refuse_taken(image)
     trial = smoke_release if ask else partial(not_asked, reason="--no-smoke")
-    done = publish(project.load(), console, trial)
+    loaded = project.load()
+    done = publish(loaded, console, trial)
     release = done.stored.manifest()
     if done.copied:
         console.note(
@@ -52,8 +68,35 @@ def command(
         "copied": list(done.copied),
         "smoke": release.smoke.model_dump(),
         "warnings": release.check.warnings,
+        "image": None,
     }
-    console.result(record, _summary(done))
+    lines = [_summary(done)]
+    if image is not None:
+        name = f"{installation_name(loaded)}-releases"
+        packed = pack(done.stored, image, name, console)
+        record["image"] = _image_record(packed)
+        lines.append(_image_summary(packed, name, release.name))
+    console.result(record, "\n".join(lines))
+
+
+def _image_record(image: Image) -> dict[str, Any]:
+    return {
+        "path": str(image.path),
+        "digest": image.digest,
+        "bytes": image.size,
+        "layers": [{"digest": layer.digest, "bytes": layer.size} for layer in image.layers],
+    }
+
+
+def _image_summary(image: Image, name: str, release: str) -> str:
+    """What it is, and what the chart wants once a registry has it."""
+    return (
+        f"image {image.path} ({human_bytes(image.size)}, {len(image.layers)} layers)\n"
+        f"  push it: skopeo copy --preserve-digests oci-archive:{image.path} "
+        f"docker://REGISTRY/{name}:{release}\n"
+        f"  values of the chart, with your REGISTRY:\n"
+        f"weights: {{from: image, image: REGISTRY/{name}@{image.digest}}}"
+    )
 
 
 def _summary(done: Published) -> str:

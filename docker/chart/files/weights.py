@@ -186,10 +186,14 @@ def differ(path: Path, file: File, digest: str) -> None:
 
 
 def content(folder: Path) -> Iterator[str]:
-    """Every file of the folder, bytecode apart: each version of Python writes its own."""
-    for path in sorted(folder.rglob("*")):
-        if BYTECODE not in path.parts and (path.is_symlink() or not path.is_dir()):
-            yield path.relative_to(folder).as_posix()
+    """Every file of the folder, bytecode apart: each version of Python writes its own.
+
+    Links are followed: of an image, large folders are links to a layer of their own.
+    """
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(each for each in folders if each != BYTECODE)
+        for name in sorted(names):
+            yield (Path(parent) / name).relative_to(folder).as_posix()
 
 
 @contextmanager

@@ -243,3 +243,9 @@ def test_the_program_of_the_config_map_runs(chart: Chart) -> None:
         [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True
     )
     assert "--release" in done.stdout
+
+
+def test_ports_name_their_protocol(chart: Chart) -> None:
+    """Helm 4 applies on the server, and before 1.21 that refuses a Service port without one."""
+    services = [each for each in chart.manifests(20) if each["kind"] == "Service"]
+    assert {each["protocol"] for one in services for each in one["spec"]["ports"]} == {"TCP"}

@@ -3,7 +3,8 @@
 
 Each rollout gives every user of the recording a place on the line anew, begins at another second
 of it, and shows the judge, second by second, what two versions would have counted. Real times, real
-pauses of the machine, real users; only who is whose is drawn.
+pauses of the machine, real users; only who is whose is drawn. A recording that comes round again
+has other users: the same ones would meet the same pauses by the same version, chance for chance.
 """
 
 from __future__ import annotations
@@ -67,14 +68,15 @@ def by_second(asked: Sequence[Asked]) -> list[list[Asked]]:
 def rollout(seconds: Sequence[Sequence[Asked]], settings: Rollout, seed: int) -> Ended:
     """One rollout, to its end."""
     draw = random.Random(seed)
-    places: dict[str, float] = {}
+    places: dict[tuple[str, int], float] = {}
     first = draw.randrange(len(seconds))
     versions = [_Version(), _Version()]
     judge = Judge(settings, 0.0, times=("ttft",), shadowed=False)
     step, share = 0, settings.steps[0]
     for at in range(_LONGEST):
-        for asked in seconds[(first + at) % len(seconds)]:
-            place = places.setdefault(asked.user, draw.uniform(0, ALL))
+        round_, second = divmod(first + at, len(seconds))
+        for asked in seconds[second]:
+            place = places.setdefault((asked.user, round_), draw.uniform(0, ALL))
             versions[place < share].take(asked)
         stable, candidate = (version.counters() for version in versions)
         scrape = Scrape(float(at), stable, candidate, sent=candidate.requests)

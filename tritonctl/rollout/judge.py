@@ -56,6 +56,7 @@ _MOST_SHARE = 0.55
 _MORE = 2.0  # times the failures that stable had, where it has none to compare with
 # Servers that get their first users grow by some tens of MB, steadily: 60 MB in a minute was seen.
 _LEAST_GROWTH = 50e6  # bytes within half a minute
+_LEAST_SURGE = 40e6  # within a quarter: what grows that fast is not waited for
 _SUSPICIOUS = 0.1  # of the limit: no further step while the evidence is that near
 _FEW = 2  # failures of a step that are nothing
 
@@ -96,6 +97,7 @@ class Judge:
         "_slower",
         "_divergence",
         "_growth",
+        "_surge",
         "_step",
         "_step_requests",
         "_step_failures",
@@ -119,7 +121,9 @@ class Judge:
         self._stalled = 0  # of stable
         self._slower = {name: Slower(tolerated.slowness) for name in TIMES if name in times}
         self._divergence = Divergence(tolerated.divergence)
-        self._growth = Growth(tolerated=tolerated.memory_growth, least=_LEAST_GROWTH)
+        growth = tolerated.memory_growth
+        self._growth = Growth(tolerated=growth, least=_LEAST_GROWTH)
+        self._surge = Growth(1, tolerated=growth, least=_LEAST_SURGE)
         used = {FAILURES, ALONE, STALLS, MEMORY, *self._slower}
         if shadowed if shadowed is not None else rollout.shadow > 0:
             used.add(DIVERGENCE)
@@ -134,6 +138,7 @@ class Judge:
         self._step_requests = self._step_failures = 0
         if self._settles:
             self._growth.restart()
+            self._surge.restart()
 
     @property
     def step(self) -> int:
@@ -172,7 +177,7 @@ class Judge:
             ALONE: self._alone.evidence,
             STALLS: self._stalls.evidence,
             DIVERGENCE: self._divergence.evidence,
-            MEMORY: self._growth.evidence,
+            MEMORY: max(self._growth.evidence, self._surge.evidence) / 2,
             **{name: test.evidence for name, test in self._slower.items()},
         }
         used = {name: found[name] for name in self._weights}
@@ -198,7 +203,8 @@ class Judge:
             return
         theirs = (stable.memory_bytes or 0) if stable is not None else 0
         most = theirs * (1 + self._rollout.tolerated.memory_growth)
-        self._growth.update(candidate.memory_bytes, may_rise=candidate.memory_bytes <= most)
+        for test in (self._growth, self._surge):
+            test.update(candidate.memory_bytes, may_rise=candidate.memory_bytes <= most)
 
     @property
     def _most_failures(self) -> float:

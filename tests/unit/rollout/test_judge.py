@@ -142,6 +142,17 @@ def test_no_step_on_top_of_failures() -> None:
     assert (last.standing, last.figures["step"]) == (Standing.HOLD, 0)
 
 
+def test_a_leak_of_four_megabytes_a_second() -> None:
+    """Within half a minute of its first request, its warm-up of ten seconds among it."""
+    rollout = ROLLOUT.model_copy(update={"warm_up_seconds": 10.0})
+    last = run(Version(1, memory=350e6, leak=4.19e6), Version(19, memory=350e6), rollout=rollout)[
+        -1
+    ]
+    assert last.reason == "its memory grows"
+    assert last.at < 30
+    assert last.figures["step"] == 0
+
+
 @pytest.mark.parametrize(("stables", "found"), [(1e9, True), (1.6e9, False)])
 def test_memory_that_fills_up(stables: float, found: bool) -> None:
     """A candidate may come to need what stable needs; beyond that it grows."""

@@ -9,6 +9,7 @@ gRPC, aiohttp for HTTP.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import random
@@ -43,6 +44,10 @@ async def run(job: dict[str, Any]) -> dict[str, float]:
     random.Random(job["seed"]).shuffle(cases)
     asking = grpc_client if job["protocol"] == "grpc" else http_client
     async with asking(job) as ask:
+        # One walk over all that was imported takes as long as 100 requests, and comes to either
+        # client by chance.
+        gc.collect()
+        gc.freeze()
         meter = Meter(job)
         load = open_loop if job.get("rate") else closed_loop
         loading = asyncio.create_task(load(job, ask, itertools.cycle(cases), meter))

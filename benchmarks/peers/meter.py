@@ -28,8 +28,13 @@ class Meter:
         """Read the processor time at the first call within the window and the first behind it."""
         edge = self.ends if self._cpu else self.starts
         if len(self._cpu) < 2 and time.perf_counter() >= edge:
-            now = time.perf_counter()
-            self._cpu.append((now, cpu_seconds(self._marker), time.process_time()))
+            now, client, server = (
+                time.perf_counter(),
+                time.process_time(),
+                cpu_seconds(self._marker),
+            )
+            # To look through all processes is not the client's work.
+            self._cpu.append((now, server, client if len(self._cpu) else time.process_time()))
 
     def count(self, began: float, first: float, tokens: int, *, right: bool) -> None:
         """A request that ends now. One without any answer is a failure, not a wrong answer."""

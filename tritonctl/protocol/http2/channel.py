@@ -46,6 +46,7 @@ class AsyncCall(Call):
     def __init__(self, read: Read, begin: Callable[[AsyncCall], None], **bounds: int) -> None:
         super().__init__(read, **bounds)
         self._begin = begin  # gives it a stream, and again where a server has not looked at it
+        self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -69,14 +70,12 @@ class AsyncCall(Call):
 
     def expire(self, seconds: float) -> None:
         """It may take so long."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.late)
+        self._timer = self._loop.call_later(seconds, self.late)
 
-    async def _news(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _news(self) -> asyncio.Future[None]:
+        """Done when a message has come, or the end."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def _begin_again(self) -> None:
         self._begin(self)

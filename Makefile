@@ -21,7 +21,7 @@ FOUR := -n 4 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks beside-burners soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker test-kubernetes rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks beside-burners soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ compiled: setup
 	-@$(BIN)/pytest --collect-only -q >/dev/null
 
 unit: setup ## tests without engine, server, browser or container
-	$(BIN)/pytest $(FOUR) $(AGAIN) -m "not ($(subst |, or ,$(REAL)) or exhaustive)"
+	$(BIN)/pytest $(FOUR) $(AGAIN) -m "not ($(subst |, or ,$(REAL)) or kubernetes or exhaustive)"
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
 	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" \
@@ -73,6 +73,10 @@ exhaustive: setup ## every combination, random examples at full size, soak, faul
 test-docker: setup ## of these, docker compose alone: image, up, streams, kill, drain, down
 	tests/docker/install.sh
 	$(BIN)/pytest tests/docker -m docker -rs --durations=10
+
+test-kubernetes: setup ## a real cluster of one machine: the chart, drains, faults, an HPA; root and cgroup v1
+	tests/docker/install.sh
+	$(BIN)/pytest tests/kubernetes/cluster -m kubernetes -n 0 -p no:randomly -rs --durations=20
 
 rules: setup ## docs/reference/check-rules/ from the rules themselves
 	$(BIN)/python -m tritonctl.checks.report.pages docs/reference/check-rules

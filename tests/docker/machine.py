@@ -21,7 +21,7 @@ BASE_IMAGE = "tritonctl-test/debian:1"
 BUILD = {"build": {"network": "host"}}
 # Debian's releases do not change any more; newer than what a stable machine has.
 PLUGINS = {"docker-compose": "trixie", "docker-buildx": "trixie"}
-_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _SOURCES = Path("/etc/apt")
 
 
@@ -82,7 +82,7 @@ def _download(folder: Path) -> None:
     for name in ("state/lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True)
     suites = sorted(set(PLUGINS.values()))
-    sources = [f"deb [signed-by={_KEYRING}] {_mirror()} {suite} main" for suite in suites]
+    sources = [f"deb [signed-by={KEYRING}] {mirror()} {suite} main" for suite in suites]
     (folder / "sources.list").write_text("\n".join(sources), encoding="utf-8")
     settings = {
         "Dir::Etc::sourcelist": f"{folder}/sources.list",
@@ -99,7 +99,7 @@ def _download(folder: Path) -> None:
         _run("apt-get", *command, cwd=folder, environment=environment)
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """The mirror that this machine's apt uses for Debian itself."""
     files = [_SOURCES / "sources.list", *sorted((_SOURCES / "sources.list.d").glob("*"))]
     for file in files:

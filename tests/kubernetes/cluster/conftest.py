@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real cluster, the project's real images in it, and the speller's chart installed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import EXAMPLE
+from tests.container_engine import DockerHost, MissingError
+from tests.docker import machine
+from tests.docker.deployments import compose, rendered, succeeded
+from tests.engine_cache import build_cached
+from tests.kubernetes.cluster import making
+from tests.kubernetes.cluster.installation import Installation
+from tests.kubernetes.cluster.running import Cluster
+from tritonctl.host.files import if_free
+from tritonctl.project.file import load_project
+
+NAMESPACE = "tritonctl-test"
+SERVICES = ("triton", "envoy", "frontend")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The one that `python -m tests.kubernetes.cluster up` has left, else one of this run's own."""
+    kept = Cluster(making.folder() / "kept")
+    if kept.is_up():
+        yield kept
+        return
+    with if_free(making.folder() / "lock") as free:
+        if not free:
+            pytest.skip("NO CLUSTER: another run has it")
+        try:
+            making.make()
+        except MissingError as missing:
+            pytest.skip(f"NO CLUSTER: Kubernetes is not tested here: {missing}")
+        ours = Cluster(making.folder() / "run")
+        ours.stop()  # of a run that was killed
+        try:
+            ours.start()
+            yield ours
+        finally:
+            ours.stop()
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The speller with gateway and frontend, and two releases of it."""
+    folder = tmp_path_factory.mktemp("cluster") / "speller"
+    folder.mkdir()
+    model: dict[str, Any] = {
+        "checkpoint": str(EXAMPLE / "checkpoint"),
+        "engine": {"builder": "openvino", "precision": "int8", "max_seq_len": 512},
+    }
+    data = {
+        "schema": "tritonctl/v1",
+        "models": {"speller": model},
+        "server": {"grpc_port": 0, "http_port": 0, "metrics_port": 0, "exit_timeout_seconds": 60},
+        "gateway": {},
+        "frontend": {},
+        "docker": {"base_image": machine.BASE_IMAGE},
+    }
+    file = folder / "tritonctl.yaml"
+    for delay in (100, 200):  # of another content is another release
+        batching = {"max_queue_delay_microseconds": delay}
+        model["serving"] = {"config": {"tokenizer": {"dynamic_batching": batching}}}
+        file.write_text(yaml.safe_dump(data), encoding="utf-8")
+        build_cached(load_project(folder))
+        succeeded(folder, "release")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installation(cluster: Cluster, project: Path) -> Iterator[Installation]:
+    """The first release, served by one pod of each kind, as `helm install` leaves it."""
+    succeeded(project, "deploy", "kubernetes", "--release", "1")
+    chart = project / "deploy" / "chart"
+    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
+    _have_images(cluster, project, [values["images"][n] for n in ("triton", "gateway", "frontend")])
+    made = Installation(cluster, NAMESPACE, chart)
+    made.remove()
+    _bring_releases(cluster, project / "releases")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def served(installation: Installation, request: pytest.FixtureRequest) -> Installation:
+    """As above, for one test: the first release, every pod ready."""
+    installation.restore()
+    return installation
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Figures for whoever watches the tests."""
+
+    def write(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return write
+
+
+def _have_images(cluster: Cluster, project: Path, names: list[str]) -> None:
+    """Built by Docker as `docker compose build` does for a user, and brought as a file."""
+    if {f"docker.io/{name}" for name in names} <= cluster.images():
+        return
+    archive = project / "images.tar"
+    with pytest.MonkeyPatch.context() as environment, closing(DockerHost()) as host:
+        for name, value in (host.variables | machine.plugins()).items():
+            environment.setenv(name, value)
+        machine.import_base_image()
+        folder = rendered(project, dict.fromkeys(SERVICES, machine.BUILD))
+        compose(folder, "--profile", "*", "build", *SERVICES)
+        command = [machine.program("docker"), "save", "--output", str(archive), *names]
+        subprocess.run(command, check=True, capture_output=True)
+    cluster.import_images(archive)
+    archive.unlink()
+
+
+def _bring_releases(cluster: Cluster, releases: Path) -> None:
+    """Into the folder of the machine that stands for a volume, which the claim gets."""
+    folder = cluster.state / "volumes" / NAMESPACE
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(releases, folder, symlinks=True)
+    for parent, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            os.chown(Path(parent, name), 1000, 1000, follow_symlinks=False)
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": NAMESPACE},
+        "spec": {
+            "capacity": {"storage": "5Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "hostPath": {"path": f"/k/volumes/{NAMESPACE}"},
+            "claimRef": {"namespace": NAMESPACE, "name": "demo-releases"},
+        },
+    }
+    cluster.kubectl("apply", "--filename=-", given=json.dumps(volume))

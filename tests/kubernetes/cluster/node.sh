@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Becomes the machine of a cluster: namespaces of its own over a Debian. node.sh DEBIAN STATE
+# Run by `unshare --pid --fork --kill-child --net --mount --uts --ipc`; who kills it ends the cluster.
+set -eu
+debian=$1 state=$2
+mount --make-rprivate /
+mount --bind "$debian" "$debian"
+cd "$debian"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount --rbind /sys/fs/cgroup sys/fs/cgroup
+mount -t tmpfs -o mode=755 dev dev
+for name in null zero full random urandom tty; do
+  touch "dev/$name"
+  mount --bind "/dev/$name" "dev/$name"
+done
+touch dev/kmsg
+mount --bind /dev/null dev/kmsg # the kubelet looks there for processes that the machine killed
+mkdir -p dev/pts dev/shm dev/mqueue
+mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+mount -t tmpfs shm dev/shm
+mount -t tmpfs -o mode=755 run run
+mkdir -p k var/lib/kubelet var/lib/containerd
+mount --bind "$state" k
+# The kubelet would set these for the whole machine: it sees files that hold what it wants.
+mkdir -p "$state/sysctl"
+for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+  kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+  name=${setting%%=*}
+  file=$state/sysctl/${name//\//_}
+  echo "${setting##*=}" > "$file"
+  mount --bind "$file" "proc/sys/$name"
+done
+hostname node1
+ip link set lo up
+# A pair instead of a dummy device, which small kernels lack.
+ip link add d0 type veth peer name d1
+ip link set d1 up
+ip addr add 10.200.0.1/24 dev d0
+ip link set d0 up
+ip route add default dev d0
+echo 1 > /proc/sys/net/ipv4/ip_forward
+mkdir -p .old
+pivot_root . .old
+umount -l /.old
+mkdir -p /tmp
+exec bash /k/daemons.sh

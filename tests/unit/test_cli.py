@@ -394,6 +394,13 @@ def test_down_when_nothing_runs(invoke: Invoke) -> None:
     assert json.loads(done.stdout) == {"stopped": False, "pid": None}
 
 
+def test_down_when_only_envoy_runs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its servers have crashed: what was stopped is said."""
+    monkeypatch.setattr("tritonctl.server.embedded.gateway.running", lambda _: object())
+    monkeypatch.setattr("tritonctl.server.lifecycle.gateway.stop", lambda _: None)
+    assert "Envoy is stopped; no Triton was running" in invoke("down").stdout
+
+
 def test_logs(invoke: Invoke, sandbox: Sandbox) -> None:
     """The last lines, also of a server that has stopped, whatever bytes they hold."""
     log = sandbox.root / ".tritonctl" / "server" / "triton.log"

@@ -561,6 +561,15 @@ def test_a_model_of_the_hub(invoke: Invoke, here: Path, tmp_path: Path) -> None:
     assert model.engine.builder == "onnxruntime"
 
 
+def test_a_folder_has_no_revision(invoke: Invoke, here: Path) -> None:
+    """It would be written down as if it meant something."""
+    decoder(here / "m", QWEN)
+    done = invoke("init", "m", "--revision", "v1", "--into", "p")
+    assert done.exit_code == 3
+    assert "m lies on this machine, and only models of the hub have a revision (v1)" in done.stderr
+    assert not (here / "p").exists()
+
+
 def test_questions(invoke: Invoke, here: Path) -> None:
     """An empty line is the default in brackets, and so is the end of the input."""
     decoder(here / "qwen", QWEN)

@@ -13,11 +13,14 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Stop the project's Triton; streams in flight may finish."""
+    from tritonctl.server.embedded import gateway
     from tritonctl.server.lifecycle import stop
 
-    console = voice.console()
-    state = stop(project.load(), console)
+    console, loaded = voice.console(), project.load()
+    envoy = gateway.running(loaded)  # alone where its servers have crashed
+    state = stop(loaded, console)
+    without = "nothing was running" if envoy is None else "Envoy is stopped; no Triton was running"
     console.result(
         {"stopped": state is not None, "pid": state.pid if state else None},
-        "Triton is stopped" if state else "nothing was running",
+        "Triton is stopped" if state else without,
     )

@@ -38,6 +38,7 @@ def write_project(folder: Path, wishes: Wishes) -> Written:
     if path is None:
         path = _fetched(wishes)
     else:
+        _refuse_revision(wishes)
         wishes = replace(wishes, reference=_relative(folder, wishes.checkpoint, path))
     if path.resolve() == folder.resolve():
         raise ConfigurationError(
@@ -55,6 +56,15 @@ def write_project(folder: Path, wishes: Wishes) -> Written:
     where = _option("--project", folder)
     following = (f"tritonctl plan{where}", f"tritonctl build{where}")
     return Written((file, *requests), tuple(proposal.reasons), following)
+
+
+def _refuse_revision(wishes: Wishes) -> None:
+    if wishes.revision is not None:
+        raise ConfigurationError(
+            f"{wishes.checkpoint} lies on this machine, and only models of the hub have a revision "
+            f"({wishes.revision})",
+            remedy="leave --revision out, or name a model of the hub as OWNER/NAME",
+        )
 
 
 def _option(name: str, folder: Path) -> str:

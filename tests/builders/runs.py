@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.builders.warm import run_warm
 from tests.engine_cache import LOG_CHARACTERS, content, kept
 
 _ANSWER = "answer.json"
@@ -51,6 +52,10 @@ def run(python: Path, program: Path, asked: Mapping[str, Any], folder: Path) -> 
         encoding="utf-8",
         check=False,
     )
+    return _built(program, folder, done)
+
+
+def _built(program: Path, folder: Path, done: subprocess.CompletedProcess[str]) -> Built:
     try:
         result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -65,7 +70,8 @@ def run_kept(python: Path, program: Path, asked: Mapping[str, Any], folder: Path
     def make(entry: Path) -> None:
         work = folder / "run"
         work.mkdir()
-        built = run(python, program, asked, work)
+        _, *arguments = command(python, program, asked, work)
+        built = _built(program, work, run_warm(python, arguments, work / "staging"))
         if built.code:
             raise RefusedError(built)
         shutil.copytree(built.staging, entry / "staging")

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.builders.warm import make_warm
 from tests.engine_cache import content, kept
 from tests.sample_images import encoded, smooth
 
@@ -89,17 +89,10 @@ def export_task(
         if isinstance(checkpoint, str):
             given = str(entry / "checkpoint")
             script = TESTS / "tiny_vision.py"
-            subprocess.run([python, script, checkpoint, given], check=True)
+            make_warm(python, script, checkpoint, given)
         given = str(given) if isinstance(given, Path) else given
         one = {"name": "one", "checkpoint": given, "request": request}
-        done = subprocess.run(
-            [python, TESTS / "task_builds.py", entry],
-            input=json.dumps([one]),
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-6000:]
+        make_warm(python, TESTS / "task_builds.py", entry, text=json.dumps([one]))
         result = json.loads((entry / "one" / "S.json").read_text("utf-8"))
         assert result["status"] == "ok", result
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from tests.builders.exported import header_of
 from tests.builders.runs import Built, run, run_kept
+from tests.builders.warm import make_warm
 from tests.engine_cache import content, kept
 from tests.sample_images import encoded, smooth
 
@@ -49,7 +49,7 @@ def checkpoint(
 
     def make(name: str) -> Path:
         def write(folder: Path) -> None:
-            subprocess.run([onnxruntime_environment, SCRIPT, name, folder], check=True)
+            make_warm(onnxruntime_environment, SCRIPT, name, folder)
 
         into = tmp_path_factory.mktemp(name) / "model"
         return kept("vision", inputs | {"name": name}, write, into)

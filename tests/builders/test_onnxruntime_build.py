@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.builders.runs import Built, run, run_kept
+from tests.builders.warm import make_warm
 from tests.engine_cache import content, kept
 
 pytestmark = pytest.mark.engine
@@ -72,7 +73,7 @@ def encoder(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFact
 
     def make(name: str) -> Path:
         def write(folder: Path) -> None:
-            subprocess.run([onnxruntime_environment, script, name, folder], check=True)
+            make_warm(onnxruntime_environment, script, name, folder)
 
         into = tmp_path_factory.mktemp(name) / "encoder"
         return kept("encoder", inputs | {"name": name}, write, into)

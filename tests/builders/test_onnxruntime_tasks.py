@@ -7,12 +7,12 @@ Small checkpoints with random weights; a real encoder and every combination are 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.builders.warm import make_warm
 from tests.engine_cache import content, kept
 
 pytestmark = pytest.mark.engine
@@ -111,14 +111,7 @@ def built(python: Path, builds: dict[str, dict[str, Any]], folder: Path) -> dict
 
     def make(entry: Path) -> None:
         pairs.write_text("\n".join(lines), encoding="utf-8")
-        done = subprocess.run(
-            [python, TESTS / "task_builds.py", entry],
-            input=json.dumps(asked),
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-6000:]
+        make_warm(python, TESTS / "task_builds.py", entry, text=json.dumps(asked))
 
     inputs = {
         "sources": [content(ROOT / source) for source in SOURCES],

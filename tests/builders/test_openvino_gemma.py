@@ -8,13 +8,13 @@ this test.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.builders.runs import Built, run_kept
+from tests.builders.warm import make_warm, run_warm
 from tests.engine_cache import content, kept
 
 pytestmark = pytest.mark.engine
@@ -35,8 +35,7 @@ def gemma(openvino_environment: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     def make(name: str, *window: str) -> Path:
         def write(folder: Path) -> None:
-            words: list[str | Path] = [openvino_environment, script, name, SPELLER, folder, *window]
-            subprocess.run(words, check=True)
+            make_warm(openvino_environment, script, name, SPELLER, folder, *window)
 
         python = openvino_environment.parents[1].name
         inputs = {"script": content(script), "python": python, "name": [name, *window]}
@@ -72,9 +71,8 @@ def test_answers_are_those_of_transformers(
     assert (figures["prompts"], figures["exact_match"]) == (len(SHORT + LONG), 1.0)
 
 
-def test_windows_matter_here(openvino_environment: Path, gemma: Gemma) -> None:
-    """Or the test above would prove nothing: with a longer window the same weights differ."""
-    script = """
+# What each folder's model makes of a text.
+ANSWERS = """
 import json, sys, torch, transformers
 from tokenizers import Tokenizer
 *folders, text = sys.argv[1:]
@@ -84,8 +82,15 @@ for folder in folders:
     made = model.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False)
     print(json.dumps(made[0, len(ids):].tolist()))
 """
+
+
+def test_windows_matter_here(openvino_environment: Path, gemma: Gemma, tmp_path: Path) -> None:
+    """Or the test above would prove nothing: with a longer window the same weights differ."""
+    script = tmp_path / "answers.py"
+    script.write_text(ANSWERS, encoding="utf-8")
     folders = [gemma("Gemma3ForCausalLM"), gemma("Gemma3ForCausalLM", "256")]
-    words: list[str | Path] = [openvino_environment, "-c", script, *folders, LONG[0]["text_input"]]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    words: list[str | Path] = [script, *folders, LONG[0]["text_input"]]
+    done = run_warm(openvino_environment, words, tmp_path)
+    assert done.returncode == 0, done.stderr
     near, far = done.stdout.splitlines()
     assert near != far

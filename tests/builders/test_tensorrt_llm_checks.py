@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 
 from tests.builders.quantising import EXAMPLE, PROGRAM, environment, ok, run
+from tests.builders.warm import run_warm
 
 pytestmark = pytest.mark.engine
 
@@ -142,9 +142,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ]
     (folder / "damages.json").write_text(json.dumps(asked), encoding="utf-8")
     arguments = [str(folder / "damages.json"), str(PROGRAM.parents[1]), str(EXAMPLE / "checkpoint")]
-    done = subprocess.run(
-        [str(python), "-c", DAMAGE, *arguments], capture_output=True, encoding="utf-8", check=False
-    )
+    (folder / "damage.py").write_text(DAMAGE, encoding="utf-8")
+    done = run_warm(python, [folder / "damage.py", *arguments], folder)
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[-1].removeprefix("answers:")
     return dict(zip(DAMAGES, json.loads(line), strict=True))

@@ -14,6 +14,7 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli import sampling_options as asked
+from tritonctl.cli.cluster_options import ClusterOptions
 from tritonctl.errors import UsageError, choices
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def command(
     timeout: asked.Timeout = None,
     resume_on: asked.ResumeOn = None,
     max_resumes: asked.MaxResumes = None,
+    cluster: ClusterOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -59,18 +61,23 @@ def command(
         return_log_probs=log_probs or None,
     )
     console = voice.console()
-    at = endpoint(access.endpoint(url), project, model)
-    with TritonClient(
-        at.url, tls=at.tls, api_key=at.api_key, resume_on=resume_on or (), max_resumes=max_resumes
-    ) as client:
-        stream = client.stream(
-            model,
-            _prompt_bytes(prompt),
-            parameters,
-            timeout=timeout,
-            queueing=Queueing(priority, queue_timeout),
-        )
-        finish(console, show(console, stream))
+    with cluster.gateway(project, url) as forward:
+        at = endpoint(access.endpoint(forward.address if forward else url), project, model)
+        with TritonClient(
+            at.url,
+            tls=at.tls,
+            api_key=at.api_key,
+            resume_on=resume_on or (),
+            max_resumes=max_resumes,
+        ) as client:
+            stream = client.stream(
+                model,
+                _prompt_bytes(prompt),
+                parameters,
+                timeout=timeout,
+                queueing=Queueing(priority, queue_timeout),
+            )
+            finish(console, show(console, stream))
 
 
 def endpoint(

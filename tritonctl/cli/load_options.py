@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tritonctl.cli.cluster_options import ClusterOptions
 from tritonctl.cli.options import AccessOptions, MetricsUrlOption
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class LoadOptions:
     ] = None
     metrics_url: MetricsUrlOption = None
     access: AccessOptions = field(default_factory=AccessOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     model: Annotated[
         str | None, typer.Option("--model", help="ask this model instead of the scenario's")
     ] = None
@@ -66,8 +70,16 @@ class LoadOptions:
         ),
     ] = None
 
-    def target(self, project: Project, protocol: str) -> Target:
-        """The server at `url`, else the project's own. Raises ServerError, UsageError."""
+    @contextmanager
+    def target(self, project: Project, protocol: str) -> Iterator[Target]:
+        """The server at `url`, a cluster's gateway, else the project's own.
+
+        Raises ServerError, HostError, UsageError.
+        """
         from tritonctl.loadtest.run.jobs import target_of
 
-        return target_of(project, protocol, self.access.endpoint(self.url), self.metrics_url)
+        with self.cluster.gateway(project, self.url) as forward:
+            url = forward.address if forward else self.url
+            yield target_of(project, protocol, self.access.endpoint(url), self.metrics_url)
+            if forward is not None:
+                forward.require_alive()

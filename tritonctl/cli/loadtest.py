@@ -70,16 +70,17 @@ def run(
     name, written = chosen_scenario(loaded, scenario)
     changes = Overrides(load.model, rate, concurrency, duration, count, load.seed, load.workers)
     wanted = changes.applied(written)
-    job = load_job(
-        loaded,
-        name,
-        wanted,
-        load.target(loaded, wanted.protocol),
-        profile=project.profile,
-        engine=load.engine.value,
-        output=load.output,
-    )
-    done = run_load(job, console)
+    with load.target(loaded, wanted.protocol) as target:
+        job = load_job(
+            loaded,
+            name,
+            wanted,
+            target,
+            profile=project.profile,
+            engine=load.engine.value,
+            output=load.output,
+        )
+        done = run_load(job, console)
     if report:
         done = _reported(console, done)
     _print_run(console, done)
@@ -181,18 +182,20 @@ def capacity(
     loaded = project.load()
     name, written = chosen_scenario(loaded, scenario)
     wanted = Overrides(model=load.model, seed=load.seed, workers=load.workers).applied(written)
-    runner = CapacityRunner(
-        loaded,
-        name,
-        wanted,
-        load.target(loaded, wanted.protocol),
-        console,
-        profile=project.profile,
-        engine=load.engine.value,
-        output=load.output,
-    )
     minutes = None if budget is None else 60 * budget
-    _print_capacity(console, runner.search(Search(lowest, highest, precision, duration, minutes)))
+    with load.target(loaded, wanted.protocol) as target:
+        runner = CapacityRunner(
+            loaded,
+            name,
+            wanted,
+            target,
+            console,
+            profile=project.profile,
+            engine=load.engine.value,
+            output=load.output,
+        )
+        found = runner.search(Search(lowest, highest, precision, duration, minutes))
+    _print_capacity(console, found)
 
 
 def _print_capacity(console: Console, done: CapacityRun) -> None:

@@ -6,15 +6,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tritonctl.cli import options
+from tritonctl.cli.cluster_options import ClusterOptions
 from tritonctl.errors import ServerError, UsageError, choices
 
 if TYPE_CHECKING:
+    from tritonctl.cli.console.voice import Console
     from tritonctl.project.schema import Project
+    from tritonctl.server.kubernetes.installation import Installation
     from tritonctl.server.state import Server
 
 _FRONTEND, _GATEWAY, _CANDIDATE = "frontend", "gateway", "candidate"
@@ -35,6 +39,7 @@ def command(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="keep printing, also across restarts")
     ] = False,
+    cluster: ClusterOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -45,6 +50,9 @@ def command(
     from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
     console = voice.console()
+    if (installation := cluster.installation(project)) is not None:
+        _of_cluster(console, installation, model, project, lines, follow=follow)
+        return
     loaded = project.load()
     files = ServerFiles.of(loaded)
     if model == _CANDIDATE and model not in loaded.public:
@@ -82,6 +90,23 @@ def command(
             for line in reader.new_lines():
                 write(line)
             time.sleep(0.2)
+
+
+def _of_cluster(
+    console: Console,
+    installation: Installation,
+    model: str | None,
+    project: options.ProjectOptions,
+    lines: int,
+    *,
+    follow: bool,
+) -> None:
+    from tritonctl.cli import cluster_logs
+
+    part = model if model in (_FRONTEND, _GATEWAY) else "triton"
+    named = None if model == part else model
+    chooser = partial(_chooser, project.load(), None, named) if named else None
+    cluster_logs.show(console, installation, part, lines, follow=follow, chooser=chooser)
 
 
 def _chooser(project: Project, state: Server | None, model: str | None) -> Callable[[str], bool]:

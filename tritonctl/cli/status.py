@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tritonctl.cli import options
+from tritonctl.cli.cluster_options import ClusterOptions
 from tritonctl.errors import ServerError
 
 if TYPE_CHECKING:
@@ -22,14 +23,24 @@ if TYPE_CHECKING:
 @options.expand_options
 def command(
     *,
+    cluster: ClusterOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
-    """Show the server's health; exit code 7 unless every model of every server is ready."""
+    """Show the server's health; exit code 7 unless every model of every server is ready.
+
+    Of a cluster: pods, scaling and what keeps them from serving; exit code 4 where it is the
+    cluster that lacks something.
+    """
     from tritonctl.server.groups import beside
     from tritonctl.server.lifecycle import status
 
     console = voice.console()
+    if (installation := cluster.installation(project)) is not None:
+        from tritonctl.cli import cluster_status
+
+        cluster_status.show(console, installation)
+        return
     loaded = project.load()
     servers, gateway, other = status(loaded), _gateway(loaded), beside(loaded)
     ready = (gateway is None or gateway["ready"]) and all(

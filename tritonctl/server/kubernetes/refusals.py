@@ -171,7 +171,9 @@ def refusal(text: str, *, flags: str = "") -> TritonctlError:
 
     flags: as they are to be repeated in commands, with a space before them.
     """
-    message = _message(text)
+    said = _said(text)
+    message = _shown(said[-1]) if said else ""
+    more = "\n".join(said) if len(said) > 1 else None
     for pattern, reason, problem, remedy in _KNOWN:
         if re.search(pattern, text, re.IGNORECASE):
             kind = ManifestRefusedError if reason in _MANIFEST else ClusterError
@@ -179,18 +181,21 @@ def refusal(text: str, *, flags: str = "") -> TritonctlError:
                 problem.replace("{message}", message),
                 remedy=remedy.replace("{flags}", flags),
                 reason=reason,
-                details=text if len(text) > len(message) else None,
+                details=more,
             )
     return ClusterError(
         f"kubectl failed: {message or 'it said nothing'}",
         remedy=f"`kubectl{flags} cluster-info` shows whether the cluster answers",
         reason=Reason.OTHER,
-        details=text or None,
+        details=more,
     )
 
 
-def _message(text: str) -> str:
-    """What kubectl says at last, without its own log, in a line."""
-    lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if line and not _LOGGING.match(line)] or lines
-    return (said[-1] if said else "").removeprefix("error: ").removeprefix("Error: ")[:_MOST]
+def _said(text: str) -> list[str]:
+    """What kubectl says, without its own log."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return [line for line in lines if not _LOGGING.match(line)] or lines
+
+
+def _shown(line: str) -> str:
+    return line.removeprefix("error: ").removeprefix("Error: ")[:_MOST]

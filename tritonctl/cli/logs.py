@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +46,6 @@ def command(
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
     from tritonctl.server.embedded.gateway import GatewayFiles
-    from tritonctl.server.log import LogReader
     from tritonctl.server.slots import stable_slot
     from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
@@ -81,14 +81,22 @@ def command(
         return
     if not log.exists():
         raise ServerError(f"this project has no {which} log yet", remedy="run `tritonctl up`")
+    _of_file(console, log, lines, wanted, follow=follow)
+
+
+def _of_file(
+    console: Console, log: Path, lines: int, wanted: Callable[[str], bool], *, follow: bool
+) -> None:
+    from tritonctl.server.log import LogReader
+
     with closing(LogReader(log)) as reader:
         for line in reader.last_lines(lines, wanted):
             console.result({"line": line}, line)
-        if not follow and lines and reader.unended:
-            write(reader.unended)
+        if not follow and lines and reader.unended and wanted(reader.unended):
+            console.result({"line": reader.unended}, reader.unended)
         while follow:
-            for line in reader.new_lines():
-                write(line)
+            for line in filter(wanted, reader.new_lines()):
+                console.result({"line": line}, line)
             time.sleep(0.2)
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from tests.kubernetes.charts import NAME, NEWEST, Chart, of_kind, refused
 from tests.promtool import needs_promtool, promtool
+from tritonctl.errors import ConfigurationError
 
 KEDA, OPERATOR = "keda.sh/v1alpha1", "monitoring.coreos.com/v1"
 BY_ADAPTER, BY_KEDA = ({"scaling": {"by": each}} for each in ("adapter", "keda"))
@@ -64,9 +65,9 @@ def evaluated(tmp_path: Path, query: str, samples: list[Any], expected: list[Any
     assert done.returncode == 0, done.stdout
 
 
-def triggers(chart: Chart) -> dict[str, Any]:
+def triggers(chart: Chart, values: Any = BY_KEDA) -> dict[str, Any]:
     """Of the ScaledObject, by name."""
-    scaled = of_kind(chart.manifests(NEWEST, BY_KEDA, api_versions=[KEDA]), "ScaledObject")
+    scaled = of_kind(chart.manifests(NEWEST, values, api_versions=[KEDA]), "ScaledObject")
     return {each["name"]: each["metadata"] for each in scaled["spec"]["triggers"]}
 
 
@@ -84,6 +85,67 @@ def test_a_lost_prometheus_target_is_no_answer(chart: Chart, tmp_path: Path) -> 
     for asked in triggers(chart).values():
         evaluated(tmp_path, asked["query"], [], [])
         assert asked["ignoreNullValues"] == "false"
+
+
+def gateway_series(name: str, values: str, cluster: str = "triton_grpc") -> Any:
+    """Samples of Envoy's about a cluster of servers."""
+    pod = f"{NAME}-gateway-5c6d-x1"
+    return series(name, values, pod=pod, envoy_cluster_name=cluster)
+
+
+@needs_promtool
+@pytest.mark.parametrize(("ready", "answers"), [(0, True), (1, False)])
+def test_while_no_server_is_ready_nothing_streams(
+    chart: Chart, tmp_path: Path, ready: int, answers: bool
+) -> None:
+    """A first server that starts is no lost Prometheus: KEDA's fallback would start all of them."""
+    samples = [gateway_series("envoy_cluster_membership_healthy", f"{ready}x5")]
+    expected = [{"labels": "{}", "value": 0}] if answers else []
+    for name, asked in triggers(chart).items():
+        evaluated(tmp_path, asked["query"], samples, expected)
+        assert name in ("streams", "kv")
+
+
+@needs_promtool
+def test_a_spare_is_exactly_one_more(chart: Chart, tmp_path: Path) -> None:
+    """32 streams at 3 a server: 11; with two spares 13. The KV cache asks for no more."""
+    values = {"scaling": {"by": "keda", "spare": 2}}
+    [streams, kv] = sorted(triggers(chart, values).items(), reverse=True)
+    evaluated(tmp_path, streams[1]["query"], SAMPLES, [{"labels": "{}", "value": 32 + 2 * 3}])
+    assert kv[1]["query"] == triggers(chart)["kv"]["query"]
+
+
+@needs_promtool
+def test_from_zero_by_what_the_gateway_refused(chart: Chart, tmp_path: Path) -> None:
+    """Requests of the last minute, by whichever way they came; they ask for one server."""
+    asked = triggers(chart, {"scaling": {"by": "keda", "minReplicas": 0}})
+    assert set(asked) == {"arrivals", "streams", "kv"}
+    refusals = "envoy_cluster_upstream_cx_none_healthy"
+    samples = [
+        gateway_series(refusals, "0 3 6", "triton_grpc"),
+        gateway_series(refusals, "0 0 2", "frontend"),
+        gateway_series(refusals, "0 9 99", "admin"),
+    ]
+    query = asked["arrivals"]["query"].replace(
+        "[1m]", "[2m]"
+    )  # promtool's samples are a minute apart
+    evaluated(tmp_path, query, samples, [{"labels": "{}", "value": 8}])
+    assert int(asked["arrivals"]["threshold"]) >= 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"by": "adapter", "spare": 1}, r"scaling\.spare .* need scaling\.by: keda"),
+        ({"by": "adapter", "minReplicas": 0}, r"minReplicas: 0 need scaling\.by: keda"),
+        ({"by": "keda", "minReplicas": 0, "spare": 1}, "set one of them"),
+    ],
+    ids=str,
+)
+def test_what_cannot_go_together(chart: Chart, values: dict[str, Any], said: str) -> None:
+    """Is refused by name."""
+    with pytest.raises(ConfigurationError, match=said):
+        chart.manifests(NEWEST, {"scaling": values}, api_versions=[KEDA])
 
 
 @needs_promtool

@@ -104,17 +104,30 @@ def kubernetes(
             show_default="the newest known",
         ),
     ] = None,
+    apis: Annotated[
+        str | None,
+        typer.Option(
+            help="with --manifests: what the cluster has besides, as keda.sh/v1alpha1, "
+            "separated by commas (`kubectl api-versions`)",
+            show_default=False,
+        ),
+    ] = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
     """Write a Helm chart that serves a release on Kubernetes; no cluster is asked."""
     from tritonctl.server.containers.publishing import publish
-    from tritonctl.server.kubernetes.chart import installation_name, released, render_chart
+    from tritonctl.server.kubernetes.chart import (
+        installation_name,
+        known_holes_of,
+        released,
+        render_chart,
+    )
     from tritonctl.server.kubernetes.manifests import read_values, render_manifests, supported
 
-    if not manifests and (values is not None or version is not None):
+    if not manifests and any(given is not None for given in (values, version, apis)):
         raise UsageError(
-            "--values and --kubernetes are for --manifests; the chart takes both from Helm",
+            "--values, --kubernetes and --apis are for --manifests; the chart has them from Helm",
             remedy="add --manifests, or give the values to `helm upgrade --values`",
         )
     cluster = supported(version)
@@ -125,7 +138,12 @@ def kubernetes(
     name = installation_name(loaded)
     if manifests:
         chosen = read_values(values) if values else {}
-        files = render_manifests(files, name, console, kubernetes=cluster, values=chosen)
+        others = [each.strip() for each in (apis or "").split(",") if each.strip()]
+        files = render_manifests(
+            files, name, console, kubernetes=cluster, api_versions=others, values=chosen
+        )
+    if holes := known_holes_of(loaded):
+        console.warning(holes)
     folder = (output or loaded.root / "deploy" / ("manifests" if manifests else "chart")).resolve()
     remedy = _KEEP.format(flag=" --manifests" if manifests else "")
     published = publish(files, folder, force=force, remedy=remedy)

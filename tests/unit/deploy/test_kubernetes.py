@@ -175,6 +175,15 @@ def test_the_command_writes_the_chart(built: Sandbox, releases: list[Stored], cl
     assert older["written"] == ["values.yaml"]
 
 
+def test_a_triton_with_known_holes(built: Sandbox, releases: list[Stored], cli: Cli) -> None:
+    """One line, unless the project accepts them: a cluster's other pods may reach the server."""
+    told = " ".join(cli("deploy", "kubernetes").stderr.split())
+    assert "the pods' Triton 2.51.0 has known vulnerabilities: CVE-" in told
+    built.data["server"] |= {"accept_known_holes": True}
+    built.write()
+    assert "vulnerabilities" not in cli("deploy", "kubernetes").stderr
+
+
 def test_a_chart_that_was_changed_by_hand(built: Sandbox, releases: list[Stored], cli: Cli) -> None:
     """Exit 3, and nothing is written; another file of the user's own does not matter."""
     assert cli("deploy", "kubernetes", "--quiet").returncode == 0
@@ -216,6 +225,7 @@ def test_a_release_that_is_damaged(built: Sandbox, releases: list[Stored], cli: 
         (["--release", "9"], "no release `9`"),
         (["--kubernetes", "1.30"], "are for --manifests"),
         (["--values", "mine.yaml"], "are for --manifests"),
+        (["--apis", "keda.sh/v1alpha1"], "are for --manifests"),
         (["--manifests", "--kubernetes", "1.19"], "for 1.20 and later"),
     ],
 )

@@ -22,6 +22,8 @@ from tritonctl.host import bundled
 from tritonctl.host.files import explained
 from tritonctl.host.progress import Progress
 from tritonctl.host.version import __version__
+from tritonctl.project.compatibility.exposure import cves_of, fixed_in, known_holes
+from tritonctl.project.compatibility.table import table
 from tritonctl.project.schema import Project
 from tritonctl.project.yaml_text import yaml_text
 from tritonctl.releases.manifest import REPOSITORY, Release
@@ -37,6 +39,7 @@ from tritonctl.server.containers.compose import (
     gpus,
     image_names,
     secret_files,
+    served_release,
     server_command,
 )
 from tritonctl.server.containers.entrypoint import READINESS_PORT
@@ -62,6 +65,7 @@ OLDEST = "1.20"  # of Kubernetes
 # As they are, for every project.
 _COPIED = (
     ".helmignore",
+    "files/picker.yaml",
     "files/weights.py",
     "templates/NOTES.txt",
     "templates/_helpers.tpl",
@@ -70,6 +74,8 @@ _COPIED = (
     "templates/frontend.yaml",
     "templates/gateway.yaml",
     "templates/monitoring.yaml",
+    "templates/pool.yaml",
+    "templates/routes.yaml",
     "templates/scaling.yaml",
     "templates/triton.yaml",
     "templates/weights.yaml",
@@ -119,6 +125,18 @@ def installation_name(project: Project) -> str:
     """What Helm is to call the project: the name of its Service, and the beginning of others."""
     name = deployment_name(project).replace("_", "-")[:_LONGEST_NAME].strip("-")
     return name if name[:1].isalpha() else f"triton-{name}"[:_LONGEST_NAME]
+
+
+def known_holes_of(project: Project) -> str | None:
+    """What to say where the pods' Triton has known vulnerabilities: the cluster can reach it."""
+    version = served_release(project, "gpu" if gpu_models(project) else "cpu")
+    holes = known_holes(version, table(project.root))
+    if not holes or project.server.accept_known_holes:
+        return None
+    return (
+        f"the pods' Triton {version} has known vulnerabilities: {cves_of(holes)}; "
+        f"{fixed_in(holes)} has none of them. Only the chart's NetworkPolicy keeps other pods away"
+    )
 
 
 def released(project: Project, address: str, progress: Progress) -> Stored:

@@ -19,6 +19,7 @@ from tritonctl.server.containers.sizes import repository_configs
 
 # Stands for the pods that are meant: KEDA asks for all of them, the adapter for each.
 PODS = "__PODS__"
+GATEWAYS = "__GATEWAYS__"  # those of this installation
 KV_PERCENT = 90  # above that streams soon wait for blocks
 _BUSY = 0.8  # of the slots
 _WITHOUT_SLOTS = 16
@@ -36,10 +37,22 @@ def streams_per_replica(places: int | None) -> int:
 
 
 def queries() -> dict[str, str]:
-    """Of all pods, PromQL by name: an average over the pods is what is to be kept."""
+    """Of all pods, PromQL by name: an average over the pods is what is to be kept.
+
+    `arrivals`: requests of the last minute that came to the gateway when it had no server.
+    """
+    streams, kv = _gauges([*ACTIVE, *WAITING], PODS), _kv_percent("namespace, pod", PODS)
+    clusters, every = (
+        f'envoy_cluster_name=~"{names}",{GATEWAYS}'
+        for names in ("triton_grpc.*", "triton.*|frontend.*")
+    )
+    # Without a ready server nothing streams, whatever Prometheus knows. No answer must then not be
+    # taken for a lost Prometheus, which would start as many servers as there may be.
+    nobody = f"(sum(envoy_cluster_membership_healthy{{{clusters}}}) == 0)"
     return {
-        "streams": f"sum({_gauges([*ACTIVE, *WAITING], PODS)})",
-        "kv": f"sum({_kv_percent('namespace, pod', PODS)})",
+        "streams": f"sum({streams}) or {nobody}",
+        "kv": f"sum({kv}) or {nobody}",
+        "arrivals": f"sum(increase(envoy_cluster_upstream_cx_none_healthy{{{every}}}[1m]))",
     }
 
 

@@ -25,6 +25,26 @@ _KEEP = (
 ForceOption = Annotated[
     bool, typer.Option("--force", help="overwrite files that were changed by hand")
 ]
+ValuesOption = Annotated[
+    Path | None,
+    typer.Option(help="with --manifests: values over the chart's own", show_default=False),
+]
+VersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kubernetes",
+        help="with --manifests: the cluster's version, as 1.31",
+        show_default="the newest known",
+    ),
+]
+ApisOption = Annotated[
+    str | None,
+    typer.Option(
+        help="with --manifests: what the cluster has besides, as keda.sh/v1alpha1, separated by "
+        "commas (`kubectl api-versions`)",
+        show_default=False,
+    ),
+]
 _HELP = "Write files that run the project in containers, on one machine or on many."
 app = typer.Typer(no_args_is_help=True, help=_HELP)
 
@@ -92,26 +112,9 @@ def kubernetes(
     manifests: Annotated[
         bool, typer.Option("--manifests", help="plain manifests instead of the chart")
     ] = False,
-    values: Annotated[
-        Path | None,
-        typer.Option(help="with --manifests: values over the chart's own", show_default=False),
-    ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option(
-            "--kubernetes",
-            help="with --manifests: the cluster's version, as 1.31",
-            show_default="the newest known",
-        ),
-    ] = None,
-    apis: Annotated[
-        str | None,
-        typer.Option(
-            help="with --manifests: what the cluster has besides, as keda.sh/v1alpha1, "
-            "separated by commas (`kubectl api-versions`)",
-            show_default=False,
-        ),
-    ] = None,
+    values: ValuesOption = None,
+    version: VersionOption = None,
+    apis: ApisOption = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -138,7 +141,7 @@ def kubernetes(
     name = installation_name(loaded)
     if manifests:
         chosen = read_values(values) if values else {}
-        others = [each.strip() for each in (apis or "").split(",") if each.strip()]
+        others = [each.strip() for each in apis.split(",")] if apis else []
         files = render_manifests(
             files, name, console, kubernetes=cluster, api_versions=others, values=chosen
         )

@@ -30,7 +30,7 @@ from tritonctl.releases.publish import publish
 from tritonctl.releases.store import stored_releases
 from tritonctl.rollout.asks import Ask
 from tritonctl.rollout.journal import Event, Phase, controlling
-from tritonctl.rollout.one_host import take_back
+from tritonctl.rollout.places import place_of
 from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
 from tritonctl.rollout.starting import start
 from tritonctl.rollout.steering import Source, steer
@@ -89,6 +89,11 @@ def served(project: Project) -> Project:
     (project.state / "stable").unlink(missing_ok=True)
     serve_release(project, "1", Silent())
     return project
+
+
+def _taken_back(project: Project, under_way: Rollout) -> None:
+    """As `rollout abort` does it first."""
+    place_of(project, under_way.state.about).take_back()
 
 
 def _source(project: Project) -> Source:
@@ -185,11 +190,11 @@ def test_the_controller_is_killed(served: Project) -> None:
         _kill_both(served)
         share = traffic(served).share()
         assert share > 0
-        steer(served, _source(served), Ask.RESUME, partial(take_back, served))
+        steer(served, _source(served), Ask.RESUME, partial(_taken_back, served))
         _when(served, lambda one: one.controller is not None)
         assert traffic(served).share() >= share
         _kill_both(served)
-        found = steer(served, _source(served), Ask.ABORT, partial(take_back, served))
+        found = steer(served, _source(served), Ask.ABORT, partial(_taken_back, served))
         assert {*users.next_answers().values()} == {OLD}
         assert found.state.phase is Phase.ROLLED_BACK
         _when(served, lambda one: one.state.closed)
@@ -204,7 +209,7 @@ def test_nobody_has_a_name(served: Project) -> None:
         _started(served, "2")
         told = _when(served, lambda one: "none has the header" in one.said)
         assert told.state.step is None
-        steer(served, _source(served), Ask.ABORT_AT_ONCE, partial(take_back, served))
+        steer(served, _source(served), Ask.ABORT_AT_ONCE, partial(_taken_back, served))
     assert users.errors == {}
 
 

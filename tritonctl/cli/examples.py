@@ -47,7 +47,7 @@ EXAMPLES = {
     "loadtest compare": ("monday tuesday", "127.0.0.1:8001 127.0.0.1:9001 --rounds 6"),
     "loadtest report": ("", "monday --csv"),
     "loadtest mock": ("", "--port 8001 --ttft exponential:20"),
-    "rollout start": ("2", "latest --breaking"),
+    "rollout start": ("2", "latest --on kubernetes --namespace demo"),
     "rollout status": ("", "--page rollout.html"),
     "rollout watch": ("", "--json"),
     "rollout pause": ("", "--json"),

@@ -55,11 +55,13 @@ def abort(
 
 def _steer(ask: Ask, project: options.ProjectOptions, voice: options.OutputOptions) -> None:
     from tritonctl.cli.console.rollout_view import plain
-    from tritonctl.rollout.one_host import take_back
+    from tritonctl.rollout.places import place_of
     from tritonctl.rollout.steering import Source, steer
 
     console, loaded = voice.console(), project.load()
     source = Source(project.path, project.profile, project.overrides or ())
     with console.step(f"Asking the controller to {ask.value.replace('-', ' ')}"):
-        found = steer(loaded, source, ask, lambda under_way: take_back(loaded, under_way))
+        found = steer(
+            loaded, source, ask, lambda last: place_of(loaded, last.state.about).take_back()
+        )
     console.result(found.record(), plain(found).rstrip("\n"))

@@ -12,7 +12,7 @@ from tritonctl.errors import HostError
 from tritonctl.project.file import load_project
 from tritonctl.rollout.controller import Controller
 from tritonctl.rollout.journal import controlling
-from tritonctl.rollout.one_host import as_started, take_back, world
+from tritonctl.rollout.places import place_of
 from tritonctl.rollout.standing import rollout, rollouts_folder
 from tritonctl.rollout.supervise import DONE, SUPERFLUOUS
 
@@ -27,14 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     found = rollout(project, spec["number"])
     if arguments[1:] == [TAKE_BACK]:
-        take_back(project, found)
+        place_of(project, found.state.about).take_back()
         return DONE
     folder = rollouts_folder(project)
     if found.controller is not None:
         return SUPERFLUOUS
     about = found.state.about
     with controlling(folder, found.number) as (journal, entries):
-        made = world(as_started(project, about), about, found.folder)
+        made = place_of(project, about).world(about, found.folder)
         Controller(journal, entries, found.folder, made).run()
     return DONE
 

@@ -47,10 +47,11 @@ class Reached:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known at a moment. `gateway`: None: unknown."""
+    """What is known at a moment. `gateway`: None: unknown. trouble: why nothing can be."""
 
     scrape: Scrape
     gateway: Reached | None
+    trouble: str = ""
 
 
 class Scraper(Protocol):
@@ -200,7 +201,7 @@ class Controller:
         """The judge's, with what the gateway knows about requests that do not come."""
         if decision.standing in (Standing.ROLLBACK, Standing.HOLD):
             return decision
-        waits = self._missing(seen)
+        waits = seen.trouble or self._missing(seen)
         if self.state.step is None:
             standing = Standing.UNKNOWN if waits else Standing.HEALTHY
             reason = f"{waits}: nobody is moved" if waits else "users are here: the first step"

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ServerError
+from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
+from tritonctl.releases.store import Stored
 from tritonctl.rollout.controller import World
-from tritonctl.rollout.journal import settings_of
 from tritonctl.rollout.scraping import MetricsScraper, Version
 from tritonctl.rollout.shadow.process import Shadowing, shadow_config
-from tritonctl.rollout.standing import Rollout
 from tritonctl.rollout.traffic import Traffic
 from tritonctl.server import groups
 from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
+from tritonctl.server.gateway.mirror import require_short, shadow_socket
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.groups import Slot
+from tritonctl.server.lifecycle import running_server
 from tritonctl.server.state import EmbeddedServer
 from tritonctl.server.top.layout import layout_of
 from tritonctl.server.usage import ServerUsage
@@ -94,21 +96,64 @@ class HostService:
             return None
 
 
-def world(project: Project, about: Mapping[str, Any], folder: Path) -> World:
-    """For the rollout that began with `about`, in its folder."""
-    candidate = Slot(about["slot"])
-    service = HostService(project)
+class Host:
+    """`places.Place`: the project's servers on this machine."""
 
-    def scraper(kept: Mapping[str, Any]) -> MetricsScraper:
-        return MetricsScraper(
-            _version(project, candidate.other),
-            _version(project, candidate),
-            lambda: groups.envoy_metrics_url(project),
-            [of_slot(name, candidate) for name in (GRPC, REST)],
-            _shadowed(project, candidate, folder, service, int(kept.get("shadowed", 0))),
-        )
+    def __init__(self, project: Project) -> None:
+        self._project = project
 
-    return World(scraper, service, time.monotonic, time.time, time.sleep)
+    def about(self) -> Mapping[str, Any]:
+        """Nothing more than the project."""
+        return {}
+
+    def prepare(self, number: int) -> None:
+        """Nobody else rolls out here: the journal has a lock. Raises HostError."""
+        _ = number
+        if self._project.rollout.shadow:
+            require_short(shadow_socket(self._project))
+
+    def free_slot(self) -> Slot:
+        """Where a candidate is loaded."""
+        return groups.stable_slot(self._project).other
+
+    def served(self) -> str:
+        """The release that has the users."""
+        return running_server(self._project).release
+
+    def load(self, stored: Stored, progress: Progress, *, breaking: bool) -> None:
+        """As `groups.start_candidate`."""
+        groups.start_candidate(self._project, stored, progress, breaking=breaking)
+
+    def unload(self, slot: Slot) -> None:
+        """At once."""
+        groups.stop_group(self._project, slot, at_once=True)
+
+    def times(self, slot: Slot) -> list[str]:
+        """Which times its servers count."""
+        version = _version(self._project, slot)
+        counters = MetricsScraper(version, None, lambda: "", ()).look(0.0).scrape.stable
+        return sorted(counters.times) if counters is not None else []
+
+    def take_back(self) -> None:
+        """All users are stable's, whoever controls the rollout. Raises HostError."""
+        HostService(self._project).roll_back()
+
+    def world(self, about: Mapping[str, Any], folder: Path) -> World:
+        """For the rollout that began with `about`, in its folder."""
+        project = self._project
+        candidate = Slot(about["slot"])
+        service = HostService(project)
+
+        def scraper(kept: Mapping[str, Any]) -> MetricsScraper:
+            return MetricsScraper(
+                _version(project, candidate.other),
+                _version(project, candidate),
+                lambda: groups.envoy_metrics_url(project),
+                [of_slot(name, candidate) for name in (GRPC, REST)],
+                _shadowed(project, candidate, folder, service, int(kept.get("shadowed", 0))),
+            )
+
+        return World(scraper, service, time.monotonic, time.time, time.sleep)
 
 
 def _shadowed(
@@ -121,23 +166,6 @@ def _shadowed(
     shadowing = Shadowing(shadow_config(project, folder, stable, new), offset)
     service.mirror()
     return shadowing
-
-
-def as_started(project: Project, about: Mapping[str, Any]) -> Project:
-    """The project with the settings that its rollout began with, whatever its file says now."""
-    return project.model_copy(update={"rollout": settings_of(about)})
-
-
-def take_back(project: Project, under_way: Rollout) -> None:
-    """All users are stable's, whoever controls the rollout. Raises HostError."""
-    HostService(as_started(project, under_way.state.about)).roll_back()
-
-
-def times(project: Project, slot: Slot) -> list[str]:
-    """Which times the servers of a slot count, as far as they have had requests."""
-    version = _version(project, slot)
-    counters = MetricsScraper(version, None, lambda: "", ()).look(0.0).scrape.stable
-    return sorted(counters.times) if counters is not None else []
 
 
 def _version(project: Project, slot: Slot) -> Version | None:

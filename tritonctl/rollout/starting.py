@@ -9,56 +9,74 @@ from tritonctl.errors import ServerError, TritonctlError, UsageError
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.releases.store import Stored, find_release, stored_releases
-from tritonctl.rollout import asks, one_host
+from tritonctl.rollout import asks
 from tritonctl.rollout.asks import Ask
 from tritonctl.rollout.journal import Entry, Event, Journal, controlling, latest
+from tritonctl.rollout.one_host import Host
+from tritonctl.rollout.places import Place
 from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
 from tritonctl.rollout.steering import LOG, Source, launch
-from tritonctl.server import groups
-from tritonctl.server.gateway.mirror import require_short, shadow_socket
 from tritonctl.server.gateway.shares import require_users
-from tritonctl.server.lifecycle import running_server
 
 _FIRST_WORD_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 
 
 def start(
-    project: Project, source: Source, address: str, progress: Progress, *, breaking: bool
+    project: Project,
+    source: Source,
+    address: str,
+    progress: Progress,
+    *,
+    breaking: bool,
+    place: Place | None = None,
 ) -> Rollout:
     """Load the release beside stable, and leave it to a controller; returns what that says first.
 
-    breaking: also where clients of stable may fail with it. Raises as `groups.start_candidate`,
-    UsageError while another rollout is under way, ConfigurationError without a header for users.
+    breaking: also where clients of stable may fail with it. place: None: this host. Raises as
+    `groups.start_candidate`, UsageError while another rollout is under way, ConfigurationError
+    without a header for users.
     """
     require_users(project.rollout)
-    if project.rollout.shadow:
-        require_short(shadow_socket(project))
+    place = place or Host(project)
     stored = find_release(stored_releases(project), address)
     folder = rollouts_folder(project)
     _close_the_last(project, source, progress)
     number = (latest(folder) or 0) + 1
     with controlling(folder, number) as (journal, _):
-        _load(project, stored, journal, progress, breaking=breaking)
+        _load(project, place, stored, journal, progress, number=number, breaking=breaking)
     launch(project, source, folder / str(number))
     with progress.step("Waiting for the controller"):
         return _first_word(project, number)
 
 
 def _load(
-    project: Project, stored: Stored, journal: Journal, progress: Progress, *, breaking: bool
+    project: Project,
+    place: Place,
+    stored: Stored,
+    journal: Journal,
+    progress: Progress,
+    *,
+    number: int,
+    breaking: bool,
 ) -> None:
-    slot = groups.stable_slot(project).other
-    about = {
-        "release": stored.name,
-        "stable": running_server(project).release,
-        "slot": slot.value,
-        "settings": project.rollout.model_dump(mode="json"),
-        "breaking": breaking,
-    }
+    try:
+        place.prepare(number)
+        slot = place.free_slot()
+        about = {
+            "release": stored.name,
+            "stable": place.served(),
+            "slot": slot.value,
+            "settings": project.rollout.model_dump(mode="json"),
+            "breaking": breaking,
+            **place.about(),
+        }
+    except BaseException:
+        journal.remove()
+        raise
     journal.add(Entry(time.time(), Event.STARTED, about))
     try:
-        groups.start_candidate(project, stored, progress, breaking=breaking)
+        place.load(stored, progress, breaking=breaking)
     except ServerError as error:
         _give_up(journal, f"it was not loaded: {error.problem}")
         raise
@@ -66,10 +84,10 @@ def _load(
         journal.remove()
         raise
     except BaseException:
-        groups.stop_group(project, slot, at_once=True)
+        place.unload(slot)
         _give_up(journal, "interrupted while it was loaded")
         raise
-    counted = one_host.times(project, slot.other)
+    counted = place.times(slot.other)
     journal.add(Entry(time.time(), Event.LOADED, {"times": counted}))
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "group",
     "make_stable",
     "placement",
+    "refuse_other_tensors",
     "routes_folder",
     "stable_slot",
     "start_candidate",
@@ -102,7 +103,7 @@ def start_candidate(
         served = _served(project, state, stored)
         candidate = ServedRelease.of(project, stored, progress, slot)
         if not breaking:
-            _refuse_other_tensors(served, stored)
+            refuse_other_tensors(served, stored)
         refuse_too_large(state, served, stored)
         # Nobody's users come with the slot; and routes are as this tritonctl writes them.
         envoy.give_all_to_stable(project)
@@ -248,7 +249,8 @@ def _served(project: Project, state: Server, stored: Stored) -> Stored:
     )
 
 
-def _refuse_other_tensors(served: Stored, stored: Stored) -> None:
+def refuse_other_tensors(served: Stored, stored: Stored) -> None:
+    """Raise RepositoryError where clients of the one that is served may fail with the other."""
     found = [each for each in differences(served, stored) if each.breaking]
     if not found:
         return

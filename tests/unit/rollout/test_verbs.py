@@ -75,14 +75,14 @@ def host(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     stored = [SimpleNamespace(name=name, number=int(name[0])) for name in ("1-aaaa", "2-bbbb")]
     for name, value in (
         ("starting.stored_releases", lambda _: stored),
-        ("starting.running_server", lambda _: SimpleNamespace(release="1-aaaa")),
-        ("starting.groups.stable_slot", lambda _: Slot(host.service.stable)),
-        ("starting.groups.start_candidate", host.start_candidate),
-        ("starting.groups.stop_group", lambda *_, **__: host.service.loaded.discard("b")),
-        ("starting.one_host.times", lambda *_: []),
+        ("one_host.running_server", lambda _: SimpleNamespace(release="1-aaaa")),
+        ("one_host.groups.stable_slot", lambda _: Slot(host.service.stable)),
+        ("one_host.groups.start_candidate", host.start_candidate),
+        ("one_host.groups.stop_group", lambda *_, **__: host.service.loaded.discard("b")),
+        ("one_host.Host.times", lambda *_: []),
         ("starting.launch", host.launch),
         ("steering.launch", host.launch),
-        ("one_host.take_back", lambda *_: host.service.roll_back()),
+        ("one_host.Host.take_back", lambda *_: host.service.roll_back()),
     ):
         monkeypatch.setattr(f"tritonctl.rollout.{name}", value)
     yield host

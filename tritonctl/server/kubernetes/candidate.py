@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A candidate's Deployments: copies of those that serve, but for the release and what it needs.
+
+So a candidate has what the user's values gave the stable release: node selectors, claims, limits.
+What the two charts of both releases differ in, it has of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import yaml
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.server.kubernetes.installed import (
+    FRONTEND,
+    HELD,
+    RELEASE,
+    TRITON,
+    Installed,
+)
+from tritonctl.server.kubernetes.kubectl import Object
+from tritonctl.server.kubernetes.slots import in_slot
+from tritonctl.server.slots import Slot
+
+_COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version"
+_CONFIGURATION = "tritonctl/configuration"
+_EXIT = "--exit-timeout-secs="
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+_GRPC = 8001
+
+
+@dataclass(frozen=True)
+class Charted:
+    """What a release's chart says of it. arguments: of tritonserver, with placeholders."""
+
+    address: str
+    arguments: tuple[str, ...]
+    values: Mapping[str, Any]
+    frontend: str | None
+
+    @classmethod
+    def of(cls, files: Mapping[str, str]) -> Self:
+        """By the chart's files."""
+        values = yaml.safe_load(files["values.yaml"])
+        arguments = tuple(json.loads(files["files/arguments.json"]))
+        return cls(values["release"], arguments, values, files.get("files/frontend.json"))
+
+    @property
+    def name(self) -> str:
+        """Without the digest."""
+        return self.address.partition("@")[0]
+
+
+@dataclass(frozen=True)
+class Copying:
+    """From what serves to what is to be compared with it, in a slot."""
+
+    installed: Installed
+    served: Charted
+    wanted: Charted
+    slot: Slot
+
+    def triton(self, live: Object) -> Object:
+        """Raises ConfigurationError where the release needs an image that nobody has named."""
+        made = self._copied(TRITON, live)
+        pod = made["spec"]["template"]["spec"]
+        server, weights = pod["containers"][0], pod["initContainers"][0]
+        image = self._image(server["image"], "triton")
+        server["image"] = weights["image"] = image
+        server["args"] = self._arguments(server["args"])
+        weights["command"] = [self._verified(word) for word in weights["command"]]
+        for limits in server["resources"].values():
+            limits["memory"] = self._size(limits.get("memory", ""), "memory")
+        for volume in pod["volumes"]:
+            if volume["name"] == "shm":
+                volume["emptyDir"]["sizeLimit"] = self._size(
+                    volume["emptyDir"].get("sizeLimit", ""), "shm"
+                )
+        probe = server["startupProbe"]
+        period = probe.get("periodSeconds", 1)
+        seconds = self.wanted.values["triton"]["startupSeconds"]
+        probe["failureThreshold"] = max(probe.get("failureThreshold", 1), -(-seconds // period))
+        return made
+
+    def frontend(self, live: Object, stable: Slot) -> list[Object]:
+        """Its Deployment and its configuration; streams of a dead candidate go on at stable's."""
+        made = self._copied(FRONTEND, live)
+        text = self._configuration(stable)
+        name = f"{self.installed.called(FRONTEND, self.slot)}-{self.slot}-configuration"
+        template = made["spec"]["template"]
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        template["metadata"]["annotations"][_CONFIGURATION] = digest
+        pod = template["spec"]
+        image = self._image(pod["containers"][0]["image"], "frontend")
+        for container in (*pod["containers"], *pod["initContainers"]):
+            container["image"] = image
+        weights = pod["initContainers"][0]
+        weights["command"] = [self._verified(word) for word in weights["command"]]
+        for volume in pod["volumes"]:
+            if volume["name"] == "configuration":
+                volume["configMap"]["name"] = name
+        configuration = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": made["metadata"]["labels"]},
+            "data": {"frontend.json": text},
+        }
+        return [configuration, made]
+
+    def _copied(self, part: str, live: Object) -> Object:
+        component = in_slot(part, self.slot)
+        spec = copy.deepcopy(live["spec"])
+        template = spec["template"]
+        labels = {**live["metadata"].get("labels", {}), _COMPONENT: component}
+        labels.pop("app.kubernetes.io/managed-by", None)
+        spec["selector"]["matchLabels"][_COMPONENT] = component
+        template["metadata"]["labels"] |= {_COMPONENT: component, _VERSION: self.wanted.name}
+        notes = template["metadata"].setdefault("annotations", {})
+        notes[RELEASE] = self.wanted.address
+        for spread in template["spec"].get("topologySpreadConstraints", []):
+            spread["labelSelector"]["matchLabels"][_COMPONENT] = component
+        spec["paused"] = False
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {
+                "name": self.installed.called(part, self.slot),
+                "labels": labels,
+                "annotations": {HELD: "a rollout"},
+            },
+            "spec": spec,
+        }
+
+    def _arguments(self, live: list[str]) -> list[str]:
+        """Of the candidate's chart; the time for streams is what the installation's values say."""
+        kept = [word for word in live if word.startswith(_EXIT)]
+        words = [word for word in self.wanted.arguments if not word.startswith(_EXIT)]
+        named = [word.replace("__RELEASE__", self.wanted.name) for word in words]
+        return [live[0], *named, *kept]
+
+    def _verified(self, word: str) -> str:
+        return f"--release={self.wanted.address}" if word.startswith("--release=") else word
+
+    def _image(self, live: str, part: str) -> str:
+        before, after = (each.values["images"][part] for each in (self.served, self.wanted))
+        if before == after:
+            return live
+        if live == before:
+            return str(after)
+        tags = [str(each).rpartition(":")[2] for each in (before, after)]
+        if live.endswith(f":{tags[0]}"):
+            return live.removesuffix(tags[0]) + tags[1]
+        raise ConfigurationError(
+            f"release {self.wanted.name} needs the image {after}, and what serves runs {live}: "
+            f"nobody can tell what the other one is called where the cluster pulls",
+            remedy=f"push it under the repository of {live}, with the tag {tags[1]}, and install "
+            f"the stable release by its tag {tags[0]}",
+        )
+
+    def _size(self, live: str, value: str) -> str:
+        """The release's own, unless somebody has chosen another one for the installation."""
+        before, after = (each.values["triton"][value] for each in (self.served, self.wanted))
+        return str(after) if _bytes(live) == _bytes(before) else live
+
+    def _configuration(self, stable: Slot) -> str:
+        text = (self.wanted.frontend or "").replace("__RELEASE__", self.wanted.name)
+        config = json.loads(text.replace("__TRITON__", self.installed.called(TRITON, self.slot)))
+        config["fallbacks"] = [f"{self.installed.called(TRITON, stable)}:{_GRPC}"]
+        return json.dumps(config, indent=2) + "\n"
+
+
+def _bytes(quantity: str) -> int | None:
+    """None for one that is written in another way: no chart of ours wrote it."""
+    match = re.fullmatch(r"(\d+)([kMG]i?|Ki)?", quantity)
+    unit = _UNITS.get(match[2] or "") if match else None
+    return int(match[1]) * unit if match and unit else None

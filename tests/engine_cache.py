@@ -26,7 +26,7 @@ from typing import Any
 
 from tritonctl.engines.artefacts.manifest import read_manifest, write_manifest
 from tritonctl.engines.build import engine as building
-from tritonctl.engines.build.fingerprint import sha256
+from tritonctl.engines.build.fingerprint import settings_of, sha256
 from tritonctl.engines.build.parallel import build_engines
 from tritonctl.engines.build.runners import builder_recipe
 from tritonctl.engines.build.stages import StageBuild, plan_stages
@@ -49,17 +49,23 @@ Make = Callable[[Path], object]
 def build_cached(project: Project, *names: str) -> None:
     """The engines of a project, all or those named: from the cache, or built now and kept.
 
+    Models that differ in their name alone have one engine.
+
     What runs in a container is always built: an image's name does not say what is in it.
     """
     planned = {name: plan_stages(project, name) for name in names or project.models}
     cached = {name: _artefact_key(builds) for name, builds in planned.items() if _local(builds)}
     with _locked(cached.values()):
         absent = [name for name in planned if name not in cached or not _restored(planned[name])]
+        first = {cached.get(name, name): name for name in reversed(absent)}
         if absent:
-            _build(project, {name: planned[name] for name in absent})
-        for name in absent:
+            _build(project, {name: planned[name] for name in first.values()})
+        for key, name in first.items():
             if name in cached:
-                _keep(cached[name], partial(_copy_stages, planned[name]))
+                _keep(key, partial(_copy_stages, planned[name]))
+        for name in absent:
+            if name in cached and not _restored(planned[name]):
+                raise AssertionError(f"the engine of {name} was kept, and is not what was kept")
     _prune()
 
 
@@ -134,10 +140,22 @@ def _local(builds: list[StageBuild]) -> bool:
 
 def _artefact_key(builds: list[StageBuild]) -> str:
     stages = [
-        [build.stage.name, build.fingerprint.digest, build.runner, _made_in(build)]
-        for build in builds
+        [build.stage.name, _shaping(build), build.runner, _made_in(build)] for build in builds
     ]
     return _key("engine", {"stages": stages, "writers": _writers(), "version": __version__})
+
+
+def _shaping(build: StageBuild) -> dict[str, Any]:
+    """What its fingerprint is made of, but for the model's name, also in that of the stage before:
+    no builder asks for it.
+    """
+    settings = settings_of(build.request, build.stage)
+    inputs = build.fingerprint.inputs
+    return {
+        "task": build.model.task,
+        "settings": {key: value for key, value in settings.items() if key != "model"},
+        "inputs": {key: value for key, value in inputs.items() if key != "source"},
+    }
 
 
 def _made_in(build: StageBuild) -> str:
@@ -216,9 +234,14 @@ def _restored(builds: list[StageBuild]) -> bool:
 
 
 def _relocate(artefact: Path, build: StageBuild) -> None:
-    """Paths do not count in a fingerprint: write down those of this project."""
-    manifest = read_manifest(artefact)
-    write_manifest(artefact, manifest.model_copy(update={"request": build.request}))
+    """Write down the paths of this project, and the name of its model."""
+    own = {
+        "request": build.request,
+        "fingerprint": build.fingerprint.digest,
+        "source": build.fingerprint.inputs.get("source"),
+        "inputs": build.fingerprint.inputs,
+    }
+    write_manifest(artefact, read_manifest(artefact).model_copy(update=own))
     record = build.request.model_dump(by_alias=True, mode="json")
     text = json.dumps(record, indent=2, ensure_ascii=False)
     write_atomically(artefact / "request.json", text)

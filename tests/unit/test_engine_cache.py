@@ -54,6 +54,21 @@ def test_a_second_project_gets_the_engine_of_the_first(
     assert second.files_below("staging") == []
 
 
+def test_a_model_s_name_is_not_the_engine_s(counted: Callable[[str], Sandbox]) -> None:
+    """Two models of a project that differ in it are built once, a third in another one not again;
+    each has its own name in its manifest, and its artefact is current.
+    """
+    first, second = counted("first"), counted("second")
+    first.data["models"]["twin"] = first.model()
+    build_cached(first.load())
+    assert first.run_count() == 1
+    second.data["models"] = {"other": second.model()}
+    build_cached(second.load())
+    assert second.run_count() == 0
+    for sandbox, name in ((first, MODEL), (first, "twin"), (second, "other")):
+        assert built_engine(sandbox.load(), name).manifest.request.model == name
+
+
 @pytest.mark.parametrize("change", ["builder", "checkpoint", "request", "writers"])
 def test_nothing_stale(
     counted: Callable[[str], Sandbox], monkeypatch: pytest.MonkeyPatch, change: str

@@ -32,12 +32,15 @@ def main(fd: int, host: str, port: int) -> None:
 
 
 def pass_on(one: socket.socket, other: socket.socket) -> None:
-    """What one says, until it ends."""
+    """What one says, until it ends; where the other has gone, one learns it."""
     with suppress(OSError):
         while data := one.recv(CHUNK):
             other.sendall(data)
-    with suppress(OSError):
         other.shutdown(socket.SHUT_WR)
+        return
+    for each in (one, other):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 if __name__ == "__main__":

@@ -169,6 +169,9 @@ class Installation:
     def remove(self) -> None:
         """And the namespace, which has nothing else."""
         self.cluster.helm(self.namespace, "uninstall", name=NAME, ignore_not_found=True)
+        # A kubelet of 1.20 at times tells that a pod has ended when its grace period is over.
+        gone = ["delete", "pods", "--all", "--grace-period=0", "--force"]
+        self.cluster.kubectl("--namespace", self.namespace, *gone)
         for kind, name in (("namespace", self.namespace), ("persistentvolume", self.namespace)):
             self.cluster.kubectl("delete", kind, name, "--ignore-not-found", seconds=300)
 

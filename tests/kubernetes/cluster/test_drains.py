@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import urllib.request
@@ -10,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.docker.deployments import succeeded
 from tests.kubernetes.cluster.installation import NAME, Installation
 from tests.kubernetes.cluster.running import wait_until
 from tritonctl.protocol.client import TritonClient
@@ -26,12 +25,9 @@ Tell = Callable[[str], None]
 
 def release_of(project: Path, number: str) -> str:
     """What `values.yaml` names for a release of the project."""
-    written = json.loads(
-        succeeded(project, "deploy", "kubernetes", "--release", number, "--json", "--quiet")
-    )
-    values = yaml.safe_load((Path(written["folder"]) / "values.yaml").read_text(encoding="utf-8"))
-    release: str = values["release"]
-    return release
+    [folder] = (project / "releases").glob(f"{number}-*")
+    digest = hashlib.sha256((folder / "release.json").read_bytes()).hexdigest()
+    return f"{folder.name}@sha256:{digest}"
 
 
 def test_text_streams_through_envoy(served: Installation) -> None:

@@ -127,8 +127,9 @@ def _answer(state: Object, words: list[str]) -> Any:
         return {"items": [pod for pod in state["pods"] if pod["component"] == label]}
     if verb == "get":
         return objects.get(f"{words[1]}/{words[2]}")
-    if verb == "apply":
-        items = json.loads(sys.stdin.read())["items"]
+    if verb in ("apply", "create"):
+        given = json.loads(sys.stdin.read())
+        items = given.get("items", [given])
         for each in items:
             kind = each["kind"].lower()
             objects[f"{kind}/{each['metadata']['name']}"] = _settled(

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tritonctl.cli import options
-from tritonctl.errors import UsageError
+from tritonctl.cli.cluster_options import ClusterOptions
 
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
@@ -25,24 +25,7 @@ def command(
         bool,
         typer.Option("--breaking", help="also if clients may fail with its other tensors"),
     ] = False,
-    on: Annotated[
-        Literal["kubernetes"] | None,
-        typer.Option("--on", help="a cluster, by your kubectl", show_default="this machine"),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option("--context", help="of kubectl's configuration", show_default="its current"),
-    ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", help="where it is installed", show_default="the context's"),
-    ] = None,
-    release_name: Annotated[
-        str | None,
-        typer.Option(
-            "--release-name", help="what Helm calls it there", show_default="the project's name"
-        ),
-    ] = None,
+    cluster: ClusterOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -57,30 +40,21 @@ def command(
 
     console, loaded = voice.console(), project.load()
     source = Source(project.path, project.profile, project.overrides or ())
-    place = _place(loaded, on, context, namespace, release_name)
+    place = _place(loaded, cluster)
     found = start(loaded, source, release, console, breaking=breaking, place=place)
     console.result(found.record(), plain(found).rstrip("\n"))
     console.note("watch it: tritonctl rollout watch; take its users back: tritonctl rollout abort")
 
 
-def _place(
-    project: Project,
-    on: str | None,
-    context: str | None,
-    namespace: str | None,
-    release_name: str | None,
-) -> Place | None:
+def _place(project: Project, cluster: ClusterOptions) -> Place | None:
     """None: this machine."""
-    if on is None:
-        if (context, namespace, release_name) != (None, None, None):
-            raise UsageError(
-                "--context, --namespace and --release-name are about a cluster",
-                remedy="add --on kubernetes, or leave them out",
-            )
+    kubectl = cluster.kubectl()
+    if kubectl is None:
         return None
     from tritonctl.rollout.kubernetes import Cluster
     from tritonctl.server.kubernetes.chart import installation_name
-    from tritonctl.server.kubernetes.kubectl import Kubectl, name
+    from tritonctl.server.kubernetes.kubectl import name
 
-    chosen = name("--release-name", release_name) if release_name else installation_name(project)
-    return Cluster(project, Kubectl(context, namespace), chosen)
+    given = cluster.release_name
+    chosen = name("--release-name", given) if given else installation_name(project)
+    return Cluster(project, kubectl, chosen)

@@ -60,6 +60,7 @@ _TELL_SECONDS = 60.0  # without the cluster, before the log says what to do
 _CONFIRM_SECONDS = 20.0  # a kubelet's and Envoy's, where it was told to look at once
 _READS = "envoy_http_rds_update_success"
 _STATS = "/stats/prometheus"
+_TRIES = 5
 _LOG = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
@@ -150,8 +151,18 @@ class Cluster:
         version = Version(_url(in_slot(TRITON, slot), "/metrics"), self._layout(slot))
         components = self._components(reach, [in_slot(TRITON, slot)])
         scraper = MetricsScraper(version, None, lambda: "", (), scrape=Pods(components).scrape)
-        counters = scraper.look(0.0).scrape.stable
-        return sorted(counters.times) if counters is not None else []
+        try:
+            for _ in range(_TRIES):  # the first one has to connect
+                if (counters := scraper.look(0.0).scrape.stable) is not None:
+                    return sorted(counters.times)
+        finally:
+            for component in components.values():
+                component.close()
+        raise ServerError(
+            f"no metrics of the pods of {in_slot(TRITON, slot)}, which have the users",
+            remedy=f"`kubectl port-forward deployment/{self._installed.called(TRITON, slot)} "
+            f"{_METRICS_PORT}` shows why",
+        )
 
     def take_back(self) -> None:
         """All users are stable's: one patch, whoever controls the rollout. Raises HostError."""

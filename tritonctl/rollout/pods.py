@@ -149,8 +149,11 @@ class Pods:
     def scrape(self, url: str, seconds: float) -> Metrics:
         """Raises ServerError where not all is known."""
         parts = urlsplit(url)
+        component = self._components.get(parts.hostname or "")
+        if component is None:
+            raise ServerError(f"{url} is nobody's here", remedy="ask a component that there is")
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        return added(self._components[parts.hostname or ""].metrics(path, seconds).values())
+        return added(component.metrics(path, seconds).values())
 
 
 def added(found: Iterable[Metrics]) -> Metrics:

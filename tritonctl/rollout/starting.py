@@ -77,6 +77,7 @@ def _load(
     journal.add(Entry(time.time(), Event.STARTED, about))
     try:
         place.load(stored, progress, breaking=breaking)
+        counted = place.times(slot.other)
     except ServerError as error:
         _give_up(journal, f"it was not loaded: {error.problem}")
         raise
@@ -87,7 +88,6 @@ def _load(
         place.unload(slot)
         _give_up(journal, "interrupted while it was loaded")
         raise
-    counted = place.times(slot.other)
     journal.add(Entry(time.time(), Event.LOADED, {"times": counted}))
 
 

@@ -134,6 +134,10 @@ def test_users_move_by_one_patch(
     service.roll_back()
     assert len(fake.asked("patch")) == before + 1
     assert len(fake.asked("annotate")) == 2
+    stamp = fake.get("configmap", "demo-routes")["data"]["moved"]
+    assert stamp != made["data"]["moved"]
+    service.roll_back()  # nobody is left to move, and yet it is read again: the gateway confirms it
+    assert fake.get("configmap", "demo-routes")["data"]["moved"] != stamp
     assert routes.division() == Division(Slot.A, 0)
     service.move(50)
     with pytest.raises(ConfigurationError, match="is no step"):

@@ -21,6 +21,7 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.server.kubernetes.installed import (
     FRONTEND,
     HELD,
+    MANAGED,
     RELEASE,
     TRITON,
     Installed,
@@ -93,7 +94,7 @@ class Copying:
         """Its Deployment and its configuration; streams of a dead candidate go on at stable's."""
         made = self._copied(FRONTEND, live)
         text = self._configuration(stable)
-        name = f"{self.installed.called(FRONTEND, self.slot)}-{self.slot}-configuration"
+        name = f"{self.installed.called(FRONTEND)}-{self.slot}-configuration"
         template = made["spec"]["template"]
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         template["metadata"]["annotations"][_CONFIGURATION] = digest
@@ -119,7 +120,7 @@ class Copying:
         spec = copy.deepcopy(live["spec"])
         template = spec["template"]
         labels = {**live["metadata"].get("labels", {}), _COMPONENT: component}
-        labels.pop("app.kubernetes.io/managed-by", None)
+        labels.pop(MANAGED, None)
         spec["selector"]["matchLabels"][_COMPONENT] = component
         template["metadata"]["labels"] |= {_COMPONENT: component, _VERSION: self.wanted.name}
         notes = template["metadata"].setdefault("annotations", {})

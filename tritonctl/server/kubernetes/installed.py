@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tritonctl.errors import ConfigurationError, ServerError
@@ -17,6 +19,8 @@ from tritonctl.server.slots import Slot
 TRITON, FRONTEND, GATEWAY = "triton", "frontend", "gateway"
 RELEASE = "tritonctl/release"  # annotation of pods: NAME@sha256:DIGEST
 HELD = "tritonctl/held"  # of a Deployment that upgrades are to leave as it is
+MANAGED = "app.kubernetes.io/managed-by"
+_STAMP = "moved"  # in the ConfigMap
 _MOVED = "tritonctl/routes-moved"  # of the gateway's pods: kubelets look at once when it changes
 _ROLLOUT = "tritonctl/rollout"  # of the routes: whose rollout moves users
 
@@ -97,8 +101,10 @@ class LiveRoutes:
 
     def write(self, division: Division) -> None:
         """Move users: one patch, and a note for each kubelet of the gateway to look at once."""
-        self._change(division, {})
-        self._hurry()
+        # Changed in any case: so it is read again, and whoever waits for that knows.
+        stamp = f"{time.time():.3f}"
+        self._change(division, {}, {_STAMP: stamp})
+        self._hurry(stamp)
 
     def require_as_installed(self) -> None:
         """Raises ConfigurationError where the gateway was made for other routes than ours."""
@@ -116,9 +122,14 @@ class LiveRoutes:
                 remedy="`tritonctl deploy kubernetes`, then `helm upgrade`",
             )
 
-    def _change(self, division: Division, notes: dict[str, str | None]) -> None:
+    def _change(
+        self,
+        division: Division,
+        notes: Mapping[str, str | None],
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         kubectl = self._installed.kubectl
-        change: Object = {"data": {ROUTES: self._text(division)}}
+        change: Object = {"data": {ROUTES: self._text(division), **(more or {})}}
         if notes:
             change["metadata"] = {"annotations": notes}
         try:
@@ -126,7 +137,7 @@ class LiveRoutes:
         except ClusterError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
-            kubectl.apply([self._new(change)])
+            kubectl.run("create", "--filename=-", stdin=json.dumps(self._new(change)))
 
     def _new(self, change: Object) -> Object:
         owner = self._installed.owner()["metadata"]
@@ -138,14 +149,14 @@ class LiveRoutes:
             "kind": "ConfigMap",
             "metadata": {
                 "name": self._name,
-                "labels": owner.get("labels", {}),
+                "labels": {k: v for k, v in owner.get("labels", {}).items() if k != MANAGED},
                 "annotations": {key: value for key, value in notes.items() if value is not None},
                 "ownerReferences": [reference],
             },
             "data": change["data"],
         }
 
-    def _hurry(self) -> None:
+    def _hurry(self, stamp: str) -> None:
         """A kubelet reads ConfigMaps anew every minute or so, and whenever its pod changes."""
         selector = f"app.kubernetes.io/instance={self._installed.name}"
         selector += f",app.kubernetes.io/component={GATEWAY}"
@@ -154,7 +165,7 @@ class LiveRoutes:
             "pods",
             f"--selector={selector}",
             "--overwrite",
-            f"{_MOVED}={time.time():.3f}",
+            f"{_MOVED}={stamp}",
         )
 
     def _text(self, division: Division) -> str:

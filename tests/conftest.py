@@ -58,6 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the files of a folder follow each other: pytest 9.1 does not find the fixtures of a
+    folder's conftest.py in the files of it that come after those of another.
+    """
+    config.args.sort(key=lambda argument: Path(argument.partition("::")[0]).parts)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs a GPU, unless asked; how long each of the others may take."""
     for item in items:

@@ -134,3 +134,17 @@ def test_the_tests_of_a_group_run_in_one_process(tmp_path: Path) -> None:
     ran = [line.split("]")[0] for line in done.stdout.splitlines() if "PASSED" in line]
     assert len(ran) == 6, done.stdout + done.stderr
     assert len(set(ran)) == 1
+
+
+def test_a_folder_s_fixtures_are_found_in_any_order_of_files() -> None:
+    """Also where files of a folder are named on both sides of another."""
+    names = ("frontend/test_router.py", "test_lock.py", "frontend/test_ahead.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--setup-plan"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *(f"tests/unit/{name}" for name in names)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -21,7 +21,8 @@ import simulated
 from tritonctl.loadtest.analysis.binomial import share_bounds
 from tritonctl.project.rollout import Rollout
 from tritonctl.rollout.judge import SHARES, Judge, Standing
-from tritonctl.rollout.sequential import Failures, Slower
+from tritonctl.rollout.sequential import Failures
+from tritonctl.rollout.slower import Slower, places_of
 
 RATE = 0.01  # of false rollbacks
 REQUESTS = 20  # a second
@@ -98,10 +99,12 @@ def times(share: float, slower: float, spread: float, seed: int) -> tuple[float,
     requests = 0
     target = math.log(1 / RATE)
     edges = np.log(np.array(simulated.BOUNDS) / 100) / spread
+    places = places_of(simulated.BOUNDS)
+    test.learn(_counts(edges, random.normal(size=100)), places)  # while the candidate warms up
     for mine, others in _traffic(random, share):
         requests += mine
         candidate, stable = random.normal(size=mine) + shift, random.normal(size=others)
-        test.update(*(_counts(edges, drawn) for drawn in (candidate, stable)))
+        test.update(_counts(edges, candidate), _counts(edges, stable), places)
         known += float(np.sum(shift * candidate - shift * shift / 2))
         if mine and others:
             variance = 1 / mine + 1 / others

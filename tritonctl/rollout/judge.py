@@ -7,7 +7,7 @@ What is not known is never healthy: it holds the step, and after a stated time i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -20,10 +20,10 @@ from tritonctl.rollout.sequential import (
     Failures,
     FailuresAlone,
     Growth,
-    Slower,
     Verdict,
     combined,
 )
+from tritonctl.rollout.slower import Slower, places_of
 from tritonctl.rollout.stalls import Stalls
 
 FAILURES, ALONE, DIVERGENCE, MEMORY = "failures", "failures_alone", "divergence", "memory"
@@ -226,16 +226,20 @@ class Judge:
             # the failures tell. Nor may stable's part be small by chance: of few, none failing.
             most = max(self._most_failures, _MORE / (stable.requests + _MORE))
             self._alone.update(candidate.failures, candidate.requests, most)
-        if not self._warm or candidate.requests > _MOST_SHARE * (
-            candidate.requests + stable.requests
-        ):
-            return
+        comparable = candidate.requests <= _MOST_SHARE * (candidate.requests + stable.requests)
         for name, test in self._slower.items():
-            if name in candidate.times and name in stable.times:
-                pair = _alike(candidate.times[name], stable.times[name])
-                if pair is not None:
-                    more_is_better = name == TOKEN_RATE
-                    test.update(*(counts[::-1] if more_is_better else counts for counts in pair))
+            if name not in candidate.times or name not in stable.times:
+                continue
+            (bounds, mine), (others_bounds, others) = candidate.times[name], stable.times[name]
+            if bounds != others_bounds:
+                continue
+            places = places_of(bounds)
+            if name == TOKEN_RATE:  # more is better
+                mine, others, places = mine[::-1], others[::-1], [-one for one in places[::-1]]
+            if self._warm and comparable:
+                test.update(mine, others, places)
+            else:
+                test.learn(others, places)
 
     def _see_stalls(self, candidate: Moment, stable: Moment | None) -> None:
         """At any share: that requests stand still is rare of itself."""
@@ -282,13 +286,6 @@ class Judge:
             "total": _short(verdict.total),
             "limit": _short(verdict.limit),
         }
-
-
-def _alike(
-    candidate: tuple[Sequence[float], Sequence[int]], stable: tuple[Sequence[float], Sequence[int]]
-) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Both versions' counts in the same buckets; None where theirs are others."""
-    return (candidate[1], stable[1]) if candidate[0] == stable[0] else None
 
 
 def _stalling(moment: Moment) -> tuple[int, int]:

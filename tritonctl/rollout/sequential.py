@@ -23,7 +23,6 @@ applications", Ann. Stat. 49 (2021): the weighted mean of e-values is one.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +32,6 @@ _FRACTIONS = ((0.2, 0.2), (0.55, 0.35), (0.95, 0.45))
 _AT_ONCE = 0.9  # of the stake; the rest is bet bit by bit, on faults that begin later
 _LATER = 0.003  # of what is left, at each bet
 _MOST = 1e100  # beyond, a wealth no longer grows: what is decided is decided
-_MOST_BETS = 32  # of a moment, on its times: no more is needed
 
 
 class Wealth:
@@ -121,56 +119,6 @@ class FailuresAlone:
         if requests:
             gain = (failed / requests - most) / most
             self._wealth.settle([1 + fraction * gain for fraction, _ in _FRACTIONS])
-
-
-class Slower:
-    """Whether the candidate's times are longer than stable's, in order: no distribution assumed.
-
-    Each request of the candidate is one bet: on the share of stable's requests of the same moment,
-    and of the candidate's before it, that were faster (half of those in its bucket), less 1/2 and
-    less `tolerated`. If the versions are alike, every rank is as likely whatever slows both down.
-    The bet is a linear one: it asks only that ranks are 1/2 on average, so phases in which one
-    version or the other happens to be slower widen what is won and lost, and favour nobody.
-
-    A slow phase of the candidate alone is one event, not as many as it has requests: by as much as
-    the past shows requests to go together, each one's gain or loss counts less (`Clumping`).
-    """
-
-    KEPT = ("_wealth", "_clumping")
-
-    def __init__(self, tolerated: float = 0.005) -> None:
-        self._tolerated = tolerated
-        self._wealth = Wealth([share for _, share in _FRACTIONS])
-        self._clumping = Clumping()
-
-    @property
-    def evidence(self) -> float:
-        """An e-value against "no slower than stable"."""
-        return self._wealth.evidence
-
-    @property
-    def clumping(self) -> float:
-        """How many requests tell as much as one would alone, as last found."""
-        return self._clumping.value
-
-    def update(self, candidate: Sequence[int], stable: Sequence[int]) -> None:
-        """How many requests of each group ended in each bucket of time, shortest first.
-
-        Buckets as fine as one likes: both have the same ones. Call it for moments without
-        requests, too: they are time between those that have some.
-        """
-        requests = [bucket for bucket, count in enumerate(candidate) for _ in range(count)]
-        if not any(stable):
-            requests = []
-        # Any order will do; this one is the same in a process that goes on with the test.
-        order = random.Random(self._clumping.moments)  # noqa: S311
-        some = order.sample(requests, min(len(requests), _MOST_BETS))
-        power = 1 / self._clumping.of(len(some))
-        differences = ranks(some, stable)
-        for difference in differences:
-            gain = (difference - self._tolerated) / (0.5 + self._tolerated)
-            self._wealth.settle([(1 + fraction * gain) ** power for fraction, _ in _FRACTIONS])
-        self._clumping.add(differences)
 
 
 class Divergence:
@@ -261,66 +209,6 @@ class Growth:
         self._wealth[phase] = min(_MOST, self._wealth[phase] * factor)
 
 
-class Clumping:
-    """By how much sums of values over some time vary more than if each were by itself; 1 or more.
-
-    Estimated from the past, over batches of 1 to 32 moments (the largest counts), and taken
-    downwards by half its error: values that are independent have about 1. What clumps in time
-    clumps more when there is more of it, so the excess is in proportion to the values of a moment.
-    """
-
-    KEPT = ("_excess", "moments", "_values", "_total", "_squares", "_open", "_sums")
-    _SIZES = (1, 2, 4, 8, 16, 32)
-    _LEAST_BATCHES, _CAUTION = 6, 0.5
-
-    def __init__(self) -> None:
-        self.value = 1.0
-        self._excess = 0.0  # for each value of a moment
-        self.moments = self._values = 0
-        self._total = self._squares = 0.0
-        self._open = [(0.0, 0)] * len(self._SIZES)  # sum and values of a batch under way
-        self._sums = [[0.0] * 4 for _ in self._SIZES]  # batches, sum^2, sum * values, values^2
-
-    def of(self, values: int) -> float:
-        """For a moment of so many values, before they are known."""
-        usual = self._values / self.moments if self.moments else 0.0
-        self.value = 1 + self._excess * max(values, usual)
-        return self.value
-
-    def add(self, values: Sequence[float]) -> None:
-        """A moment's."""
-        self.moments += 1
-        self._values += len(values)
-        self._total += sum(values)
-        self._squares += sum(value * value for value in values)
-        for place, size in enumerate(self._SIZES):
-            total, count = self._open[place]
-            total, count = total + sum(values), count + len(values)
-            self._open[place] = total, count
-            if self.moments % size == 0:
-                terms = (1.0, total * total, total * count, float(count * count))
-                kept = self._sums[place]
-                self._sums[place] = [old + new for old, new in zip(kept, terms, strict=True)]
-                self._open[place] = 0.0, 0
-        if values:
-            self._excess = self._estimate()
-
-    def _estimate(self) -> float:
-        mean = self._total / self._values
-        alone = self._squares - self._values * mean * mean
-        if alone <= 0:
-            return 0.0
-        largest = 1.0
-        for size, (batches, squares, products, counts) in zip(self._SIZES, self._sums, strict=True):
-            if batches < self._LEAST_BATCHES:
-                break
-            together = squares - 2 * mean * products + mean * mean * counts
-            part = batches * size / self.moments  # of the values that are in whole batches
-            ratio = together / (alone * part)
-            largest = max(largest, ratio * (1 - self._CAUTION * math.sqrt(2 / batches)))
-        return (largest - 1) * self.moments / self._values
-
-
 @dataclass(frozen=True)
 class Verdict:
     """Several tests of one rollout, together. `evidence`: each one's; `total`: what counts."""
@@ -350,22 +238,6 @@ def combined(
     together = sum(value for name, value in weighted.items() if name not in alone)
     total = max([together, *(weighted[name] for name in alone if name in weighted)])
     return Verdict(total, 1 / rate, dict(evidence))
-
-
-def ranks(requests: Sequence[int], stable: Sequence[int]) -> list[float]:
-    """Of each request's bucket among stable's and those before it: 0 at the median, up to 1/2.
-
-    stable: requests in each bucket, one or more. If all are drawn alike, each rank is as likely as
-    any other whatever those before it are; equal ones share theirs.
-    """
-    pool, total = list(stable), sum(stable)
-    found = []
-    for bucket in requests:
-        faster = sum(pool[:bucket]) + pool[bucket] / 2
-        found.append(faster / total - 0.5)
-        pool[bucket] += 1
-        total += 1
-    return found
 
 
 def inversions(values: Sequence[float]) -> int:

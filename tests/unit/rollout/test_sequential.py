@@ -14,13 +14,12 @@ from tritonctl.rollout.sequential import (
     Failures,
     FailuresAlone,
     Growth,
-    Slower,
     Wealth,
     chance_of_inversions,
     combined,
     inversions,
-    ranks,
 )
+from tritonctl.rollout.slower import Slower
 
 
 @pytest.mark.parametrize(("requests", "others", "failures"), [(1, 19, 2), (5, 5, 3), (99, 1, 4)])
@@ -33,25 +32,6 @@ def test_a_moments_failures_are_a_fair_bet(requests: int, others: int, failures:
         ways = math.comb(requests, failed) * math.comb(others, failures - failed)
         mean += test.evidence * ways / math.comb(requests + others, failures)
     assert mean == pytest.approx(1)
-
-
-@pytest.mark.parametrize("times", [(0, 1, 2, 3, 4, 5), (0, 0, 1, 3, 3, 4), (1, 1, 1, 1, 1, 2)])
-def test_times_are_a_fair_bet(times: tuple[int, ...]) -> None:
-    """Of all orders of the same times, the last two of which are the candidate's."""
-    wealth = []
-    for order in itertools.permutations(times):
-        test = Slower(tolerated=0)
-        for place in (4, 5):
-            stable = [order[:place].count(bucket) for bucket in range(6)]
-            test.update([int(bucket == order[place]) for bucket in range(6)], stable)
-        wealth.append(test.evidence)
-    assert sum(wealth) / len(wealth) == pytest.approx(1)
-    assert min(wealth) < max(wealth)
-
-
-def test_ranks_of_one_moment() -> None:
-    """Among stable's and those before: four of five are faster, then one of six is equal."""
-    assert ranks([3, 3], [2, 0, 2, 0, 1]) == pytest.approx([4 / 5 - 0.5, 4.5 / 6 - 0.5])
 
 
 def test_the_odd_answer_of_three_is_a_fair_bet() -> None:
@@ -81,11 +61,12 @@ def test_inversions_of_random_orders() -> None:
     assert inversions([1, 1]) == 1
 
 
-def test_alarms_where_nothing_is_wrong() -> None:
+@pytest.mark.parametrize("runs", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
+def test_alarms_where_nothing_is_wrong(runs: int) -> None:
     """Looked at after each bet, evidence of 20 comes up in at most one of 20 runs."""
     draw = random.Random(21)  # noqa: S311 - a seeded experiment
     alarms = 0
-    for _ in range(300):
+    for _ in range(runs):
         failures, slower = Failures(), Slower(0)
         highest = 0.0
         for _ in range(120):
@@ -97,10 +78,10 @@ def test_alarms_where_nothing_is_wrong() -> None:
             times = [[0] * 12, [0] * 12]
             for request in range(total):
                 times[request >= mine][min(11, int(draw.expovariate(0.3)))] += 1
-            slower.update(*times)
+            slower.update(times[0], times[1], range(12))
             highest = max(highest, (failures.evidence + slower.evidence) / 2)
         alarms += highest >= 20
-    assert alarms <= 300 / 20
+    assert alarms <= runs / 20
 
 
 @pytest.mark.parametrize("every", [5, 50])
@@ -129,42 +110,6 @@ def test_a_fault_that_begins_late() -> None:
     for _ in range(20):
         test.update((1, 5), (0, 5))
     assert test.evidence > 100
-
-
-def test_twice_the_time() -> None:
-    """Twenty requests that each take longer than most of stable's."""
-    test = Slower()
-    for _ in range(20):
-        test.update([0, 0, 0, 1], [5, 8, 5, 1])
-    assert test.evidence > 1000
-
-
-def test_faster_is_no_fault() -> None:
-    """The wealth of the bet is lost, but for what is kept for later."""
-    test = Slower()
-    for _ in range(60):
-        test.update([1, 0, 0, 0], [5, 8, 5, 1])
-    assert test.evidence < 1
-
-
-def test_a_slow_phase_counts_less_than_as_many_slow_moments() -> None:
-    """Differences that last for a while are expected to last: less evidence, none without end."""
-    clumped, mixed = Slower(), Slower()
-    slow, fast = ([0, 1], [1, 1]), ([1, 0], [1, 1])
-    draw = random.Random(3)  # noqa: S311 - a seeded experiment
-    for _ in range(10):
-        for phase in (slow, fast):
-            for _ in range(15):
-                clumped.update(*phase)
-                mixed.update(*draw.choice((slow, fast)))
-    assert clumped.clumping > 3
-    assert mixed.clumping < 1.3
-    before = clumped.evidence, mixed.evidence
-    for _ in range(15):
-        clumped.update(*slow)
-        mixed.update(*slow)
-    gains = clumped.evidence / before[0], mixed.evidence / before[1]
-    assert 2 * gains[0] < gains[1]
 
 
 def test_answers_that_all_differ() -> None:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose are a moment's long times: fair where the versions are alike, won where they are not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tritonctl.rollout.slower import Slower, places_of, ranks
+
+PLACES = [0.0, 1.0, 2.0, 3.0]
+USUAL = [5, 8, 5, 1]
+
+
+def learned(places: Sequence[float] = PLACES, tolerated: float = 0.005) -> Slower:
+    """A test that knows how much times vary."""
+    test = Slower(tolerated)
+    test.learn([*USUAL, *[0] * (len(places) - len(USUAL))], places)
+    return test
+
+
+@pytest.mark.parametrize("tolerated", [0, 0.1])
+@pytest.mark.parametrize("times", [(0, 1, 2, 3, 4, 5), (0, 0, 1, 3, 3, 4), (1, 1, 1, 1, 1, 2)])
+def test_times_are_a_fair_bet(times: tuple[int, ...], tolerated: float) -> None:
+    """Of all orders of the same times, the last two of which are the candidate's."""
+    wealth = []
+    for order in itertools.permutations(times):
+        test = learned(range(6), tolerated)
+        candidate, stable = order[4:], order[:4]
+        counts = [[group.count(bucket) for bucket in range(6)] for group in (candidate, stable)]
+        test.update(counts[0], counts[1], range(6))
+        wealth.append(test.evidence)
+    mean = sum(wealth) / len(wealth)
+    assert mean <= 1 + 1e-9
+    assert mean == pytest.approx(1) or tolerated
+    assert min(wealth) < max(wealth)
+
+
+def test_ranks_of_one_moment() -> None:
+    """Among stable's and those before: four of five are faster, then one of six is equal."""
+    assert ranks([3, 3], [2, 0, 2, 0, 1]) == pytest.approx([4 / 5 - 0.5, 4.5 / 6 - 0.5])
+
+
+def test_places_of_buckets() -> None:
+    """Logarithms of their middles; the first and the last are as wide as their neighbours."""
+    found = places_of([0.1, 0.2, 0.4, 0.8])
+    assert [math.exp(place) for place in found] == pytest.approx(
+        [0.1 / 2**0.5 * 2**place for place in range(5)]
+    )
+    assert len(places_of([1.0])) == 2
+
+
+def test_twice_the_time() -> None:
+    """A few requests that each take longer than most of stable's."""
+    test = learned()
+    for _ in range(12):
+        test.update([0, 0, 0, 1], USUAL, PLACES)
+    assert test.evidence > 1000
+
+
+def test_nothing_is_bet_before_the_spread_is_known() -> None:
+    """Nor where stable has no requests, or the candidate none."""
+    test = Slower()
+    test.update([0, 0, 0, 1], [1, 1, 1, 0], PLACES)
+    assert test.evidence == 1
+    test = learned()
+    test.update([0, 0, 0, 1], [0, 0, 0, 0], PLACES)
+    test.update([0, 0, 0, 0], USUAL, PLACES)
+    assert test.evidence == 1
+
+
+def test_faster_is_no_fault() -> None:
+    """The wealth of the bet is lost, but for what is kept for later."""
+    test = learned()
+    for _ in range(60):
+        test.update([1, 0, 0, 0], USUAL, PLACES)
+    assert test.evidence < 1
+
+
+def test_what_slows_both_is_no_evidence() -> None:
+    """Every time is three times as long for two minutes, of both: as before."""
+    draw = random.Random(4)  # noqa: S311 - a seeded experiment
+    places = places_of([0.05 * 1.25**step for step in range(16)])
+    test, highest = Slower(), 0.0
+    for second in range(300):
+        groups = [[0] * 17, [0] * 17]
+        for group, requests in zip(groups, (2, 18), strict=True):
+            for _ in range(requests):
+                took = draw.lognormvariate(math.log(0.1), 0.3) * (3 if 60 <= second < 180 else 1)
+                group[sum(took > 0.05 * 1.25**step for step in range(16))] += 1
+        test.update(groups[0], groups[1], places)
+        highest = max(highest, test.evidence)
+    assert highest < 100
+
+
+def test_a_slow_phase_counts_less_than_as_many_slow_moments() -> None:
+    """Differences that last for a while are expected to last: less evidence, none without end."""
+    clumped, mixed = Slower(), Slower()
+    slow, fast = ([0, 1], [1, 1]), ([1, 0], [1, 1])
+    places = [0.0, 1.0]
+    draw = random.Random(3)  # noqa: S311 - a seeded experiment
+    for _ in range(10):
+        for phase in (slow, fast):
+            for _ in range(15):
+                clumped.update(*phase, places)
+                mixed.update(*draw.choice((slow, fast)), places)
+    assert clumped.clumping > 3
+    assert mixed.clumping < 1.3
+    before = clumped.evidence, mixed.evidence
+    for _ in range(15):
+        clumped.update(*slow, places)
+        mixed.update(*slow, places)
+    gains = clumped.evidence / before[0], mixed.evidence / before[1]
+    assert 2 * math.log(gains[0]) < math.log(gains[1])

@@ -119,7 +119,7 @@ def kubernetes(
     voice: options.OutputOptions,
 ) -> None:
     """Write a Helm chart that serves a release on Kubernetes; no cluster is asked."""
-    from tritonctl.server.containers.publishing import publish
+    from tritonctl.server.containers.publishing import MANIFESTS_RECORD, RECORD, publish
     from tritonctl.server.kubernetes.chart import (
         installation_name,
         known_holes_of,
@@ -149,7 +149,8 @@ def kubernetes(
         console.warning(holes)
     folder = (output or loaded.root / "deploy" / ("manifests" if manifests else "chart")).resolve()
     remedy = _KEEP.format(flag=" --manifests" if manifests else "")
-    published = publish(files, folder, force=force, remedy=remedy)
+    known = MANIFESTS_RECORD if manifests else RECORD
+    published = publish(files, folder, force=force, remedy=remedy, record=known)
     record = {"folder": str(folder), "release": stored.name, "name": name, **_done(published)}
     started = (
         f"kubectl apply --filename {folder}" if manifests else f"helm upgrade --install {name} ."

@@ -10,7 +10,12 @@ import pytest
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import write_atomically
 from tritonctl.server.containers import publishing
-from tritonctl.server.containers.publishing import bring_up_to_date, edited, publish
+from tritonctl.server.containers.publishing import (
+    MANIFESTS_RECORD,
+    bring_up_to_date,
+    edited,
+    publish,
+)
 
 FILES = {"compose.yaml": "one\n", "triton/Dockerfile": "two\n"}
 
@@ -22,6 +27,16 @@ def test_again_changes_nothing(tmp_path: Path) -> None:
     again = publish(FILES, tmp_path)
     assert (again.written, again.removed) == ((), ())
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_folder_that_kubectl_applies(tmp_path: Path) -> None:
+    """`kubectl apply --filename FOLDER` takes each .json and .yaml; the record is neither."""
+    publish({"triton.yaml": "one\n"}, tmp_path, record=MANIFESTS_RECORD)
+    taken = {path.name for path in tmp_path.iterdir() if path.suffix in (".json", ".yaml", ".yml")}
+    assert taken == {"triton.yaml"}
+    (tmp_path / "triton.yaml").write_text("mine\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="changed by hand"):
+        publish({"triton.yaml": "two\n"}, tmp_path, record=MANIFESTS_RECORD)
 
 
 def test_a_change_by_hand_is_kept(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import explained, write_atomically
 
 RECORD = ".rendered.json"
+# In a folder of manifests: `kubectl apply --filename FOLDER` takes every .json for one.
+MANIFESTS_RECORD = ".rendered"
 COMPOSE_REMEDY = (
     "keep your changes in compose.override.yaml beside it; see what would change with "
     "`tritonctl deploy compose --output OTHER` and diff; or overwrite with "
@@ -48,13 +50,16 @@ def publish(
     force: bool = False,
     keep: Collection[str] = (),
     remedy: str = COMPOSE_REMEDY,
+    record: str = RECORD,
 ) -> Published:
     """Write `files` into `folder`, whole or not at all; remove what an earlier rendering left.
 
-    `keep`: these stay as they are. Raises ConfigurationError with `remedy`, before anything is
-    written, when that would overwrite the user's own work; `force` does so.
+    `keep`: these stay as they are. `record`: the name of the file with the digests.
+
+    Raises ConfigurationError with `remedy`, before anything is written, when that would overwrite
+    the user's own work; `force` does so.
     """
-    known = _read_record(folder)
+    known = _read_record(folder, record)
     now = {name: _digest_of(folder / name) for name in {*files, *known}}
     wanted = {name: _digest(text.encode()) for name, text in files.items()}
     written = [name for name in sorted(files) if now[name] != wanted[name] and name not in keep]
@@ -65,13 +70,13 @@ def publish(
     # Both digests: killed in between, neither the old nor the new file counts as the user's.
     both = {name: [*known.get(name, []), digest] for name, digest in wanted.items()}
     if written:
-        _write_record(folder, both)
+        _write_record(folder, both, record)
     for name in written:
         write_atomically(folder / name, files[name])
     for name in removed:
         with explained(folder / name):
             (folder / name).unlink()
-    _write_record(folder, {name: [digest] for name, digest in wanted.items()})
+    _write_record(folder, {name: [digest] for name, digest in wanted.items()}, record)
     unchanged = tuple(name for name in sorted(files) if name not in written)
     return Published(folder, tuple(written), unchanged, tuple(removed))
 
@@ -95,18 +100,18 @@ def _refuse_edited(folder: Path, names: list[str], remedy: str) -> None:
         )
 
 
-def _read_record(folder: Path) -> dict[str, list[str]]:
+def _read_record(folder: Path, name: str = RECORD) -> dict[str, list[str]]:
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        return {str(name): list(digests) for name, digests in record["files"].items()}
+        record = json.loads((folder / name).read_text(encoding="utf-8"))
+        return {str(file): list(digests) for file, digests in record["files"].items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError):  # none, or damaged
         return {}
 
 
-def _write_record(folder: Path, files: Mapping[str, list[str]]) -> None:
+def _write_record(folder: Path, files: Mapping[str, list[str]], name: str) -> None:
     text = json.dumps({"files": dict(sorted(files.items()))}, indent=1)
-    if _digest_of(folder / RECORD) != _digest(text.encode()):
-        write_atomically(folder / RECORD, text)
+    if _digest_of(folder / name) != _digest(text.encode()):
+        write_atomically(folder / name, text)
 
 
 def _digest_of(file: Path) -> str | None:

@@ -19,9 +19,11 @@ from tritonctl.host.environments import ensure, site_packages
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.server.embedded.gateway import ENVOY
+from tritonctl.server.gateway.certificates import certificate_files
 from tritonctl.server.gateway.files import configuration_text
 from tritonctl.server.gateway.placement import (
     Placement,
+    Renewed,
     TwoGroups,
     Upstream,
     gateway_of,
@@ -94,6 +96,7 @@ class Envoy:
         launcher: Sequence[str | Path] = (),
         frontend: tuple[str, int] | None = None,
         slots: TwoGroups | None = None,
+        renewed: Renewed | None = None,
     ) -> None:
         self._held = ExitStack()  # the ports, for as long as it may be started again
         wanted = held_ports("127.0.0.1", {"port": 0, "admin_port": 0})
@@ -101,7 +104,12 @@ class Envoy:
         ports = {"port": self.port, "admin_port": self.admin_port}
         project = project_with({**(gateway or {}), **ports}, root, server)
         self.log, self.file = root / "envoy.log", root / "envoy.yaml"
-        self.placement = replace(on_this_host(project, upstreams, frontend), slots=slots)
+        here = on_this_host(project, upstreams, frontend)
+        self.placement = replace(here, slots=slots, renewed=renewed)
+        if renewed is not None:
+            Path(renewed.folder).mkdir(exist_ok=True)
+            for name, text in certificate_files(self.placement).items():
+                (Path(renewed.folder) / name).write_text(text)
         self.gateway = gateway_of(project)
         self.file.write_text(configuration_text(project, self.placement))
         self._options = ["--concurrency", str(concurrency)]

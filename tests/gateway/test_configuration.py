@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import yaml
 
 from tests.envoy_process import on_this_host, project_with, validate
 from tritonctl.project.server import Gateway
+from tritonctl.server.gateway.certificates import certificate_files
 from tritonctl.server.gateway.files import configuration_text, gateway_files
 from tritonctl.server.gateway.placement import (
+    Renewed,
     Upstream,
     in_container,
     secret_files,
@@ -100,6 +103,29 @@ def test_envoy_accepts_the_upstreams(
     """Names and addresses, plain and encrypted."""
     project = project_with({}, root, {"tls": tls} if tls else None)
     assert_accepted(configuration_text(project, on_this_host(project, upstreams)), root)
+
+
+@pytest.mark.parametrize("watched", [None, "."], ids=["files", "folder"])
+@pytest.mark.parametrize("tls", [None, SERVER_TLS, SERVER_TLS | MUTUAL], ids=["plain", "tls", "m"])
+def test_envoy_accepts_certificates_that_are_renewed(
+    tls: dict[str, str] | None, watched: str | None, root: Path
+) -> None:
+    """Named in a file of their own; the configuration says nothing of them but their names."""
+    settings = {"tls": {**CERTIFICATE, "client_ca": "ca.crt"}}
+    project = project_with(settings, root, {"tls": tls} if tls else None)
+    folder = root / "certificates"
+    folder.mkdir(exist_ok=True)
+    renewed = Renewed(str(folder), watched and str(root))
+    placement = replace(on_this_host(project, UPSTREAMS[1]), renewed=renewed)
+    files = certificate_files(placement)
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    text = configuration_text(project, placement)
+    assert_accepted(text, root)
+    assert "edge.crt" not in text
+    assert len(files) == 2 + (tls is not None) + (tls is not None and len(tls) > len(SERVER_TLS))
+    for content in files.values():
+        assert ("watched_directory" in content) == (watched is not None)
 
 
 def test_what_a_container_gets(root: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -223,6 +224,21 @@ def test_envoy_finds_every_server_by_itself(chart: Chart) -> None:
         assert address == f"demo-{service}"
         spec = of_kind(manifests, "Service", service)["spec"]
         assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
+
+
+def test_envoy_reads_a_certificate_again_when_its_secret_changes(chart: Chart) -> None:
+    """From the folder in which the kubelet moves the new ones; no pod is started again."""
+    manifests = chart.manifests(NEWEST)
+    data = of_kind(manifests, "ConfigMap", "gateway")["data"]
+    [secret] = json.loads(data["gateway_tls_certificate.json"])["resources"]
+    told = secret["tls_certificate"]
+    [envoy] = pod_of(manifests, "gateway")["containers"]
+    [mount] = [each for each in envoy["volumeMounts"] if each["name"] == "secrets"]
+    assert "subPath" not in mount
+    assert told["watched_directory"]["path"] == mount["mountPath"]
+    assert told["private_key"]["filename"] == f"{mount['mountPath']}/gateway_tls_key"
+    assert "/etc/envoy/gateway_tls_certificate.json" in data["envoy.yaml"]
+    assert "gateway_tls_key" not in data["envoy.yaml"]
 
 
 def test_keys_come_from_a_secret_and_are_nowhere_else(chart: Chart) -> None:

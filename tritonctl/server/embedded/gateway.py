@@ -34,6 +34,7 @@ from tritonctl.server.embedded.program import (
     supervise,
     wait_until_ready,
 )
+from tritonctl.server.gateway.certificates import certificate_files
 from tritonctl.server.gateway.clusters import cluster_names, of_slot
 from tritonctl.server.gateway.envoy import HEALTH_PATH, METRICS_PATH
 from tritonctl.server.gateway.files import configuration_text
@@ -41,6 +42,7 @@ from tritonctl.server.gateway.mirror import fits, shadow_socket
 from tritonctl.server.gateway.placement import (
     Group,
     Placement,
+    Renewed,
     TwoGroups,
     Upstream,
     gateway_of,
@@ -112,6 +114,11 @@ class GatewayFiles:
     def configuration(self) -> Path:
         """What Envoy is started with."""
         return self.folder / "envoy.yaml"
+
+    @property
+    def certificates(self) -> Path:
+        """A folder, with which certificates it reads, and again when they are replaced."""
+        return self.folder / "certificates"
 
     @property
     def endpoints(self) -> Path:
@@ -187,6 +194,7 @@ def placement(project: Project, stable: Slot, ports: tuple[int, int] | None = No
         ),
         # Whatever `rollout.shadow` is now: it may be another one at the next rollout.
         shadow=str(socket) if fits(socket := shadow_socket(project)) else None,
+        renewed=Renewed(str(files.certificates)),
     )
 
 
@@ -229,6 +237,8 @@ def start(
     for slot in Slot:
         write_endpoints(project, slot, groups.get(slot))
     give_all_to_stable(project)
+    for name, text in certificate_files(place).items():
+        write_atomically(files.certificates / name, text)
     write_atomically(files.configuration, configuration_text(project, place))
     process = GatewayProcess(
         pid=0, process_started=0, address=gateway.address, port=ports[0], admin_port=ports[1]

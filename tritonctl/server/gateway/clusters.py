@@ -8,10 +8,10 @@ HTTP/2 pings without an answer: a frozen process keeps its sockets open, so its 
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
 from tritonctl.project.server import Gateway
+from tritonctl.server.gateway.certificates import triton_context
 from tritonctl.server.gateway.placement import Group, Placement, TwoGroups, Upstream, triton
 from tritonctl.server.slots import Slot
 
@@ -214,20 +214,9 @@ def _tls_to_triton(placement: Placement) -> Message:
     """TLS for gRPC; the health check goes to the HTTP port, which has none."""
     if triton("ca") not in placement.secrets:
         return {}
-    secrets = placement.secrets
-    context: Message = {
-        "alpn_protocols": ["h2"],
-        "validation_context": {
-            "trusted_ca": {"filename": secrets[triton("ca")]},
-            "match_typed_subject_alt_names": [_alt_name(u) for u in placement.upstreams],
-        },
-    }
-    if triton("client_certificate") in secrets:
-        chain = {"filename": secrets[triton("client_certificate")]}
-        key = {"filename": secrets[triton("client_key")]}
-        context["tls_certificates"] = [{"certificate_chain": chain, "private_key": key}]
     tls = typed(
-        "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=context
+        "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        common_tls_context=triton_context(placement),
     )
     raw = typed("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer")
     return {
@@ -241,15 +230,6 @@ def _tls_to_triton(placement: Placement) -> Message:
 def _transport_socket(name: str, match: Message, kind: str, config: Message) -> Message:
     socket = {"name": kind, "typed_config": config}
     return {"name": name, "match": match, "transport_socket": socket}
-
-
-def _alt_name(upstream: Upstream) -> Message:
-    """What the server's certificate must be for: the address that is connected to."""
-    try:
-        ipaddress.ip_address(upstream.host)
-    except ValueError:
-        return {"san_type": "DNS", "matcher": {"exact": upstream.host}}
-    return {"san_type": "IP_ADDRESS", "matcher": {"exact": upstream.host}}
 
 
 def _shadow(placement: Placement) -> list[Message]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonctl.project.server import Gateway
+from tritonctl.server.gateway.certificates import edge_context
 from tritonctl.server.gateway.clusters import (
     ADMIN,
     FRONTEND,
@@ -62,10 +63,11 @@ def envoy_configuration(gateway: Gateway, placement: Placement) -> Message:
     Everything in it is static, so that `envoy --mode validate` sees all of it; with two groups of
     servers, routes and addresses are in files of their own.
     """
-    # Envoy asks who it is of whoever reads routes from a file.
+    # Envoy asks who it is of whoever reads routes or certificates from a file.
     name = {"id": "gateway", "cluster": "gateway"}
+    named = placement.slots is not None or placement.renewed is not None
     return {
-        **({} if placement.slots is None else {"node": name}),
+        **({"node": name} if named else {}),
         "admin": {"address": admin_address(placement)},
         "static_resources": {
             "listeners": [
@@ -158,23 +160,10 @@ def _http2(gateway: Gateway) -> Message:
 def _edge_tls(gateway: Gateway, placement: Placement) -> Message:
     if gateway.tls is None:
         return {}
-    paths = placement.secrets
-    certificate = {
-        "certificate_chain": {"filename": paths[edge("certificate")]},
-        "private_key": {"filename": paths[edge("key")]},
-    }
-    common: Message = {
-        "alpn_protocols": ["h2", "http/1.1"],
-        "tls_certificates": [certificate],
-        "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
-    }
-    client_ca = paths.get(edge("client_ca"))
-    if client_ca:
-        common["validation_context"] = {"trusted_ca": {"filename": client_ca}}
     context = typed(
         "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-        common_tls_context=common,
-        require_client_certificate=client_ca is not None,
+        common_tls_context=edge_context(placement),
+        require_client_certificate=edge("client_ca") in placement.secrets,
     )
     return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
 

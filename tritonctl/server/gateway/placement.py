@@ -64,12 +64,25 @@ class TwoGroups:
 
 
 @dataclass(frozen=True)
+class Renewed:
+    """Where Envoy reads which certificates there are, so that it reads them again: `folder`.
+
+    watched: the folder in which something is moved when they change, where they are links, as in a
+    Secret's volume; None: each file itself is replaced by another one of its name.
+    """
+
+    folder: str
+    watched: str | None = None
+
+
+@dataclass(frozen=True)
 class Placement:
     """Addresses as Envoy itself sees them; `secrets`: the path of each file in `secret_files`.
 
     frontend: host and port of the OpenAI API; None where the project has none. slots: where a
     release is rolled out beside the stable one; None: `upstreams` are all servers there are.
-    shadow: the socket's file of who takes copies of requests; None: nobody does.
+    shadow: the socket's file of who takes copies of requests; None: nobody does. renewed: None
+    where certificates are read once, as Envoy starts.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -81,6 +94,7 @@ class Placement:
     frontend: tuple[str, int] | None = None
     slots: TwoGroups | None = None
     shadow: str | None = None
+    renewed: Renewed | None = None
 
 
 def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:

@@ -50,6 +50,7 @@ from tritonctl.server.containers.host_paths import host_paths
 from tritonctl.server.containers.images import gpu_models
 from tritonctl.server.containers.presence import PORTS
 from tritonctl.server.containers.sizes import container_sizes
+from tritonctl.server.gateway.certificates import certificate_files
 from tritonctl.server.gateway.files import configuration_text
 from tritonctl.server.gateway.placement import Placement, gateway_of
 from tritonctl.server.gateway.shares import Division
@@ -110,6 +111,8 @@ def render_chart(project: Project, stored: Stored) -> dict[str, str]:
     files["files/arguments.json"] = json.dumps(command[1:], indent=1) + "\n"
     placement = _placement(released)
     files["files/envoy.yaml"] = configuration_text(released, placement)
+    for name, text in certificate_files(placement).items():
+        files[f"files/certificates/{name}"] = text
     if placement.slots is not None:
         files[ROUTES_FILE] = two_slots.routes(released, placement, Division(Slot.A, 0))
     files["files/prometheus-adapter.yaml"] = _ADAPTER + yaml_text(scaling.adapter_values())

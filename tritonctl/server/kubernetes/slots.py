@@ -12,8 +12,10 @@ from dataclasses import replace
 
 from tritonctl.project.schema import Project
 from tritonctl.server.gateway.placement import (
+    SECRETS,
     Group,
     Placement,
+    Renewed,
     TwoGroups,
     Upstream,
     gateway_of,
@@ -25,6 +27,7 @@ from tritonctl.server.slots import Slot
 # As the gateway's pods see it: a folder of links, in which only `..data` is ever moved.
 _FOLDER = "/etc/routes"
 ROUTES = "routes.json"
+_CONFIGURATION = "/etc/envoy"
 
 
 def in_slot(name: str, slot: Slot) -> str:
@@ -42,6 +45,8 @@ def placement(project: Project, triton: str, frontend: str, readiness: int | Non
     found = in_container(project, [Upstream(triton, readiness_port=readiness)])
     if found.frontend is not None:
         found = replace(found, frontend=(frontend, found.frontend[1]))
+    # A Secret's volume is a folder of links, too.
+    found = replace(found, renewed=Renewed(_CONFIGURATION, SECRETS))
     if not wanted(project):
         return found
     groups = {slot: _group(found, slot) for slot in Slot}

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tritonctl.server.kubernetes.installation import Installation
     from tritonctl.server.kubernetes.standing import Pod, Standing
 
+_WIDTH = 9  # of what stands before the values
 _HEADINGS = ("  pod", "release", "state", "restarts", "node")
 
 
@@ -39,9 +40,10 @@ def _lines(now: Standing) -> Iterator[str]:
     yield f"{now.name} in namespace {now.namespace}: {word}"
     if now.releases:
         yield f"  release    {', '.join(now.releases)}"
+    width = max([_WIDTH, *(len(part.name) for part in now.parts)])
     for part in now.parts:
         new = "" if part.updated >= part.wanted else f", {part.updated} of the newest kind"
-        yield f"  {part.name:<9}  {part.ready} of {part.wanted} ready{new}"
+        yield f"  {part.name:<{width}}  {part.ready} of {part.wanted} ready{new}"
     for hpa in now.autoscalers:
         problem = f"; {hpa.problem}" if hpa.problem else ""
         yield f"  scaling    {hpa.now} of {hpa.least} to {hpa.most}, wants {hpa.wanted}{problem}"

@@ -88,7 +88,8 @@ class Forward:
         if isinstance(error, ClusterError) and not lost:
             return error
         return ClusterError(
-            f"the connection to {self.target} has ended: {error.problem}",
+            f"the connection to {self.target} has ended: "
+            + error.problem.removeprefix("kubectl failed: "),
             remedy=f"`kubectl{self._flags} get pods` shows whether the pod runs; then try again",
             reason=Reason.UNREACHABLE,
             details=said or None,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +21,19 @@ from tritonctl.server.kubernetes.troubles import End, Trouble, last_end, restart
 
 _AUTOSCALERS = ("v2", "v2beta2")  # of autoscaling, the newest first
 _MOST_EVENTS = 5
-# Of these the pods themselves say more, or the chart causes them whenever it is installed.
-_DULL = ("Unhealthy", "BackOff", "Failed", "FailedScheduling", "NoPods", "FailedCreate")
+# Of these the pods themselves say more, or the cluster tries again by itself.
+_DULL = (
+    "BackOff",
+    "CalculateExpectedPodCountFailed",
+    "Failed",
+    "FailedCreate",
+    "FailedScheduling",
+    "FailedToUpdateEndpoint",
+    "FailedToUpdateEndpointSlices",
+    "NoControllers",
+    "NoPods",
+    "Unhealthy",
+)
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,7 @@ def standing(installation: Installation) -> Standing:
         [_pod(each) for each in pods],
         [_autoscaler(each) for each in _optional(installation, *_hpas())],
         [_budget(each) for each in _optional(installation, "poddisruptionbudgets")],
-        _events(kubectl, installation.name),
+        _events(kubectl, installation.name, {_name(pod) for pod in pods if is_ready(pod)}),
         troubles(installation, pods, deployments),
     )
 
@@ -214,8 +225,11 @@ def _budget(budget: Object) -> Budget:
     return Budget(str(budget["metadata"]["name"]), int(status.get("disruptionsAllowed") or 0))
 
 
-def _events(kubectl: Kubectl, name: str) -> list[Event]:
-    """Warnings about the installation that its pods do not tell themselves, the latest last."""
+def _events(kubectl: Kubectl, name: str, ready: Collection[str]) -> list[Event]:
+    """Warnings about the installation that its pods do not tell themselves, the latest last.
+
+    ready: pods whose troubles are over.
+    """
     try:
         found = kubectl.get("events")
     except ClusterError as error:
@@ -227,9 +241,14 @@ def _events(kubectl: Kubectl, name: str) -> list[Event]:
         for each in found
         if each.get("type") == "Warning"
         and each.get("reason") not in _DULL
-        and _is_of(str((each.get("involvedObject") or {}).get("name", "")), name)
+        and _is_of(about := str((each.get("involvedObject") or {}).get("name", "")), name)
+        and about not in ready
     ]
     return sorted(events, key=lambda event: event.at)[-_MOST_EVENTS:]
+
+
+def _name(thing: Object) -> str:
+    return str(thing["metadata"]["name"])
 
 
 def _is_of(thing: str, name: str) -> bool:

@@ -121,6 +121,9 @@ def test_a_pod_finds_the_release_in_it(releases: list[Stored], tmp_path: Path) -
     target.mkdir()
     assert program.provide(name, digest, root, target, "*") == (count, size)
     assert not [path for path in target.rglob("*") if path.is_symlink()]
+    for model in stored.manifest().models:  # an ensemble's has no file
+        for place in (root, target):
+            assert (place / name / "repository" / model.name / str(model.version)).is_dir()
     (root / name / "repository" / "stray.txt").write_text("other", encoding="utf-8")
     with pytest.raises(program.WeightsError, match=r"stray\.txt is nothing of the release"):
         program.provide(name, digest, root, None, "*")

@@ -108,7 +108,13 @@ class _Packing:
     def layers(self) -> list[Layer]:
         """The parts by their names, then the rest, which every release has for itself."""
         parts = [Layer(self._part(key)) for key in sorted(self._parts)]
-        return [*parts, Layer(self._rest())]
+        return [*parts, Layer(self._rest(), self._empty_folders())]
+
+    def _empty_folders(self) -> Iterator[str]:
+        """An ensemble has a version folder without a file, and Triton does not load it without."""
+        for path in self._stored.repository.rglob("*"):
+            if path.is_dir() and not any(path.iterdir()):
+                yield f"{self._stored.name}/{path.relative_to(self._stored.folder).as_posix()}"
 
     def _part(self, key: str) -> Iterator[Entry]:
         for file in self._parts[key]:

@@ -61,10 +61,10 @@ class Entry:
 class Layer:
     """A tar of entries and of the folders above them; `size` in bytes, known before writing."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[Entry], empty_folders: Iterable[str] = ()) -> None:
         ordered = sorted(entries, key=lambda entry: PurePosixPath(entry.path).parts)
         self._parts: list[tuple[bytes, Entry | None]] = [
-            (_folder(path), None) for path in _folders(ordered)
+            (_folder(path), None) for path in _folders(ordered, empty_folders)
         ]
         self._parts += [(_header(entry), entry) for entry in ordered]
         self.size = _END + sum(
@@ -167,9 +167,11 @@ def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _folders(entries: Sequence[Entry]) -> list[str]:
-    """Above the entries, each before what is in it."""
-    found = {parent for entry in entries for parent in PurePosixPath(entry.path).parents}
+def _folders(entries: Sequence[Entry], empty: Iterable[str]) -> list[str]:
+    """Above the entries, and empty ones; each before what is in it."""
+    paths = [PurePosixPath(entry.path) for entry in entries]
+    alone = [PurePosixPath(folder) for folder in empty]
+    found = {parent for path in [*paths, *alone] for parent in path.parents} | set(alone)
     return [str(path) for path in sorted(found, key=lambda path: path.parts) if path.parts]
 
 

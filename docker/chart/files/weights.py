@@ -131,9 +131,10 @@ def copied(folder: Path, target: Path, files: Sequence[File], pattern: str) -> t
     staging = target / f"{STAGING}{folder.name}"
     if staging.exists():  # of a pod that was killed: the lock is ours
         remove(staging)
-    for file in wanted:
-        (staging / file["path"]).parent.mkdir(parents=True, exist_ok=True)
-    staging.mkdir(exist_ok=True)
+    # Empty ones, too: Triton does not load an ensemble without its version folder.
+    for parent, folders, _ in os.walk(folder, followlinks=True):
+        folders[:] = [each for each in folders if each != BYTECODE]
+        (staging / Path(parent).relative_to(folder)).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda file: copy(folder, staging, file), wanted))
     shutil.copyfile(folder / MANIFEST, staging / MANIFEST)

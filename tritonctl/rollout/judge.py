@@ -23,7 +23,7 @@ from tritonctl.rollout.sequential import (
     Verdict,
     combined,
 )
-from tritonctl.rollout.slower import Slower, places_of
+from tritonctl.rollout.slower import Slower, in_shared_buckets, places_of
 from tritonctl.rollout.stalls import Stalls
 
 FAILURES, ALONE, DIVERGENCE, MEMORY = "failures", "failures_alone", "divergence", "memory"
@@ -230,9 +230,7 @@ class Judge:
         for name, test in self._slower.items():
             if name not in candidate.times or name not in stable.times:
                 continue
-            (bounds, mine), (others_bounds, others) = candidate.times[name], stable.times[name]
-            if bounds != others_bounds:
-                continue
+            bounds, mine, others = in_shared_buckets(candidate.times[name], stable.times[name])
             places = places_of(bounds)
             if name == TOKEN_RATE:  # more is better
                 mine, others, places = mine[::-1], others[::-1], [-one for one in places[::-1]]

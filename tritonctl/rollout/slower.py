@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import NormalDist
@@ -100,10 +101,27 @@ class Slower:
 
 def places_of(bounds: Sequence[float]) -> list[float]:
     """Of each bucket the logarithm of its middle, one beyond the last bound among them."""
+    if not bounds:
+        return [0.0]
     ends = [math.log(max(bound, 1e-9)) for bound in bounds]
     steps = [high - low for low, high in pairwise(ends)] or [1.0]
     ends = [ends[0] - steps[0], *ends, ends[-1] + steps[-1]]
     return [(low + high) / 2 for low, high in pairwise(ends)]
+
+
+def in_shared_buckets(
+    one: tuple[Sequence[float], Sequence[int]], other: tuple[Sequence[float], Sequence[int]]
+) -> tuple[list[float], list[int], list[int]]:
+    """The bounds that both have, and the counts between them: releases may have other buckets."""
+    bounds = sorted({*one[0]} & {*other[0]})
+    return bounds, _merged(*one, bounds), _merged(*other, bounds)
+
+
+def _merged(bounds: Sequence[float], counts: Sequence[int], shared: Sequence[float]) -> list[int]:
+    found = [0] * (len(shared) + 1)
+    for bound, count in zip([*bounds, math.inf], counts, strict=True):
+        found[bisect_left(shared, bound)] += count
+    return found
 
 
 def _buckets(counts: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tritonctl.rollout.slower import Slower, places_of, ranks
+from tritonctl.rollout.slower import Slower, in_shared_buckets, places_of, ranks
 
 PLACES = [0.0, 1.0, 2.0, 3.0]
 USUAL = [5, 8, 5, 1]
@@ -116,3 +116,15 @@ def test_a_slow_phase_counts_less_than_as_many_slow_moments() -> None:
         mixed.update(*slow, places)
     gains = clumped.evidence / before[0], mixed.evidence / before[1]
     assert 2 * math.log(gains[0]) < math.log(gains[1])
+
+
+def test_releases_with_other_buckets() -> None:
+    """What both can tell is compared; with no bound in common, nothing is."""
+    fine = ([1, 1.25, 1.6, 2, 4], [1, 2, 3, 4, 5, 6])
+    coarse = ([1, 2, 3, 4], [1, 9, 2, 3, 6])
+    assert in_shared_buckets(fine, coarse) == ([1, 2, 4], [1, 9, 5, 6], [1, 9, 5, 6])
+    assert in_shared_buckets(fine, fine) == (list(fine[0]), fine[1], fine[1])
+    assert in_shared_buckets(fine, ([7.0], [1, 2])) == ([], [21], [3])
+    test = learned()
+    test.update([21], [3], places_of([]))
+    assert test.evidence == 1

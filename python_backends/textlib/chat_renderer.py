@@ -17,8 +17,9 @@ from textlib.chat_messages import CPU_SECONDS, MOST_BYTES, OK
 from textlib.errors import EngineFailedError, RequestError, TextPathError
 from textlib.frames import read_frame, write_frame
 
-# The kernel limits a worker's CPU time; this is for one that gets none.
-_SILENCE_SECONDS = 10.0
+# The kernel limits a worker's CPU time; this is for one that gets none. A busy machine may take
+# twenty times as long for what it is allowed.
+_SILENCE_SECONDS = 30.0
 
 
 class ChatRenderer:
@@ -40,7 +41,9 @@ class ChatRenderer:
             try:
                 write_frame(self._socket, messages)
                 answer = read_frame(self._socket)
-            except OSError:  # it has died, or says nothing
+            except TimeoutError:
+                return self._restarted(f"said nothing for {_SILENCE_SECONDS:.0f} s")
+            except OSError:  # it has died
                 answer = None
             if answer is None:
                 return self._restarted()
@@ -64,7 +67,7 @@ class ChatRenderer:
                 env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUTF8": "1"},
             )
 
-    def _restarted(self) -> TextPathError:
+    def _restarted(self, fault: str = "") -> TextPathError:
         """Replace the worker at once, so that the next conversation finds it ready."""
         self.close()
         status = self._worker.returncode
@@ -75,6 +78,7 @@ class ChatRenderer:
                 "and was stopped. Send fewer messages, or correct the template."
             )
         return EngineFailedError(
-            f"messages could not be rendered: the chat template's process ended with {status}. "
+            "messages could not be rendered: the chat template's process "
+            f"{fault or f'ended with {status}'}. "
             "Send the request again; the server's log may say more."
         )

@@ -4,6 +4,7 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -261,6 +262,16 @@ def test_a_killed_worker_is_replaced(start: Start, make_folder: MakeFolder) -> N
     answer = renderer.render(raw)
     assert isinstance(answer, TextPathError)
     assert answer.code == "INTERNAL"
+    assert renderer.render(raw) == b"fine"
+
+
+def test_a_worker_that_gets_no_processor_time(start: Start, make_folder: MakeFolder) -> None:
+    """It is replaced, and the error says that it was silent, not how it was ended."""
+    renderer = start(make_folder("fine"))
+    raw = json.dumps([user("x")]).encode()
+    renderer._socket.settimeout(0.2)
+    os.kill(renderer._worker.pid, signal.SIGSTOP)
+    assert "the chat template's process said nothing for" in str(renderer.render(raw))
     assert renderer.render(raw) == b"fine"
 
 

@@ -48,7 +48,7 @@ class FakeCluster:
         """Change some of it."""
         self.write(self.state | changed)
 
-    def add(self, kind: str, name: str, **content: Any) -> None:
+    def add(self, kind: str, name: str, /, **content: Any) -> None:
         """An object."""
         state = self.state
         meta = {"name": name, "uid": f"uid-{name}", **content.pop("metadata", {})}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,8 @@ from tritonctl.server.gateway.shares import Division
 from tritonctl.server.groups import refuse_other_tensors
 from tritonctl.server.kubernetes.candidate import Charted, Copying
 from tritonctl.server.kubernetes.chart import render_chart
-from tritonctl.server.kubernetes.installed import GATEWAY, TRITON, Installed, LiveRoutes, empty
+from tritonctl.server.kubernetes.installation import GATEWAY, METRICS_PORT, TRITON
+from tritonctl.server.kubernetes.installed import Installed, LiveRoutes, empty
 from tritonctl.server.kubernetes.kubectl import Kubectl
 from tritonctl.server.kubernetes.loading import load
 from tritonctl.server.kubernetes.refusals import ClusterError
@@ -52,8 +53,10 @@ RIGHTS = (
     ("patch", "pods"),
     ("delete", "pods"),
     ("create", "pods/portforward"),
+    ("get", "horizontalpodautoscalers.autoscaling"),
+    ("create", "horizontalpodautoscalers.autoscaling"),
+    ("patch", "horizontalpodautoscalers.autoscaling"),
 )
-_METRICS_PORT = 8002
 _LOOK_SECONDS = 3.0  # for a request of the controller
 _AGAIN_SECONDS = 2.0
 _TELL_SECONDS = 60.0  # without the cluster, before the log says what to do
@@ -149,7 +152,7 @@ class Cluster:
         """Which times its servers count."""
         reach = Reach()
         version = Version(_url(in_slot(TRITON, slot), "/metrics"), self._layout(slot))
-        components = self._components(reach, [in_slot(TRITON, slot)])
+        components = self._components(reach, [slot], gateway=False)
         scraper = MetricsScraper(version, None, lambda: "", (), scrape=Pods(components).scrape)
         try:
             for _ in range(_TRIES):  # the first one has to connect
@@ -161,7 +164,7 @@ class Cluster:
         raise ServerError(
             f"no metrics of the pods of {in_slot(TRITON, slot)}, which have the users",
             remedy=f"`kubectl port-forward deployment/{self._installed.called(TRITON, slot)} "
-            f"{_METRICS_PORT}` shows why",
+            f"{METRICS_PORT}` shows why",
         )
 
     def take_back(self) -> None:
@@ -178,15 +181,18 @@ class Cluster:
 
     def _world(self, candidate: Slot) -> World:
         reach = Reach()
-        names = [in_slot(TRITON, slot) for slot in (candidate.other, candidate)]
-        components = self._components(reach, [*names, GATEWAY])
+        slots = [candidate.other, candidate]
+        names = [in_slot(TRITON, slot) for slot in slots]
+        components = self._components(reach, slots)
         pods = Pods(components)
         service = ClusterService(self._installed, self._routes, components[GATEWAY], reach)
 
-        def scraper(_: Mapping[str, Any]) -> PodsScraper:
+        def scraper(kept: Mapping[str, Any]) -> PodsScraper:
+            for name, gone in kept.get("gone", {}).items():
+                components[name].restore(gone)
             stable, new = (
                 Version(_url(name, "/metrics"), self._layout(slot))
-                for name, slot in zip(names, (candidate.other, candidate), strict=True)
+                for name, slot in zip(names, slots, strict=True)
             )
             metrics = MetricsScraper(
                 stable,
@@ -195,7 +201,7 @@ class Cluster:
                 [of_slot(name, candidate) for name in (GRPC, REST)],
                 scrape=pods.scrape,
             )
-            return PodsScraper(metrics, components[names[1]], reach)
+            return PodsScraper(metrics, components, names[1], reach)
 
         return World(
             scraper,
@@ -205,10 +211,18 @@ class Cluster:
             lambda seconds: time.sleep(min(seconds, 1.0)),
         )
 
-    def _components(self, reach: Reach, names: list[str]) -> dict[str, Component]:
-        admin = gateway_of(self._project).admin_port
-        ports = {name: admin if name == GATEWAY else _METRICS_PORT for name in names}
-        return {name: Component(self._installed, name, port, reach) for name, port in ports.items()}
+    def _components(
+        self, reach: Reach, slots: Sequence[Slot], *, gateway: bool = True
+    ) -> dict[str, Component]:
+        """By the names that stand for hosts in URLs of metrics."""
+        made = {
+            in_slot(TRITON, slot): Component(self._installed, TRITON, slot, METRICS_PORT, reach)
+            for slot in slots
+        }
+        if gateway:
+            port = gateway_of(self._project).admin_port
+            made[GATEWAY] = Component(self._installed, GATEWAY, Slot.A, port, reach)
+        return made
 
     def _served(self, stored: Stored) -> Stored:
         name = self.served()
@@ -328,8 +342,15 @@ class ClusterService:
 class PodsScraper:
     """`controller.Scraper`: says so when the cluster is not reached, and sees restarts of pods."""
 
-    def __init__(self, metrics: MetricsScraper, candidate: Component, reach: Reach) -> None:
-        self._metrics, self._candidate, self._reach = metrics, candidate, reach
+    def __init__(
+        self,
+        metrics: MetricsScraper,
+        components: Mapping[str, Component],
+        candidate: str,
+        reach: Reach,
+    ) -> None:
+        self._metrics, self._components, self._reach = metrics, components, reach
+        self._candidate = components[candidate]
         self._restarts: int | None = None
 
     def look(self, at: float) -> Seen:
@@ -345,13 +366,14 @@ class PodsScraper:
         return seen
 
     def about(self) -> Mapping[str, Any]:
-        """Nothing: a later one begins with pods that it finds."""
-        return self._metrics.about()
+        """What pods had counted that are gone."""
+        gone = {name: each.kept() for name, each in self._components.items() if name != GATEWAY}
+        return {**self._metrics.about(), "gone": gone}
 
 
 def away(reach: Reach) -> str:
     """That the cluster is not reached, and what to do."""
-    told = f"the cluster is not reached ({reach.problem}): users stay where they are"
+    told = f"{reach.problem}: users stay where they are"
     if reach.seconds < _TELL_SECONDS:
         return told
     return (

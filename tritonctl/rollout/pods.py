@@ -2,14 +2,14 @@
 """Metrics of pods, through connections that the user's kubectl keeps: a component's as one.
 
 A component's counters are the sums of its pods'. One that does not answer makes the whole unknown:
-a sum without it would look like a restart. A pod belongs to it once it has been ready, and until it
-is gone.
+a sum without it would look like a restart. A pod belongs to it once it has been ready; what one had
+counted that was taken away, by an autoscaler or a node's drain, stays counted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,12 +17,16 @@ from urllib.parse import urlsplit
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics, Sample, scrape
 from tritonctl.server.kubernetes.forwarding import Forward, port_forward
+from tritonctl.server.kubernetes.installation import is_ready
 from tritonctl.server.kubernetes.installed import Installed
 from tritonctl.server.kubernetes.kubectl import Object
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason
+from tritonctl.server.kubernetes.slots import in_slot
+from tritonctl.server.slots import Slot
 
 # The way to the cluster fails, not the service, which goes on.
 AWAY = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.UNAUTHORIZED})
+_COUNTERS = ("_total", "_bucket", "_count", "_sum")  # the parser gives counters the first one
 _LIST_SECONDS = 2.0  # between two looks at which pods there are
 
 
@@ -63,9 +67,13 @@ class Reach:
 class Component:
     """Pods with the same label, and a port of each that is kept connected."""
 
-    def __init__(self, installed: Installed, name: str, port: int, reach: Reach) -> None:
+    def __init__(
+        self, installed: Installed, part: str, slot: Slot, port: int, reach: Reach
+    ) -> None:
         self._installed, self._reach = installed, reach
-        self._name, self._port = name, port
+        self._part, self._slot, self._port = part, slot, port
+        self._last: dict[str, Metrics] = {}  # of each pod
+        self._gone: list[Sample] = []  # what pods had counted that are no more
         self._pods: dict[str, Object] = {}  # by uid, once they have been ready
         self._forwards: dict[str, tuple[Forward, ExitStack]] = {}
         self._listed = float("-inf")
@@ -75,10 +83,24 @@ class Component:
         self._look()
         if not self._pods:
             raise ServerError(
-                f"no pod of {self._name} is ready",
-                remedy=f"kubectl get pods --selector app.kubernetes.io/component={self._name}",
+                f"no pod of {in_slot(self._part, self._slot)} is ready",
+                remedy="`kubectl get pods` shows why",
             )
-        return {uid: self._scraped(uid, path, seconds) for uid in self._pods}
+        self._last |= (found := {uid: self._scraped(uid, path, seconds) for uid in self._pods})
+        return found
+
+    def total(self, path: str, seconds: float) -> Metrics:
+        """Of all, also of those that are gone. Raises ServerError where not all are known."""
+        found = self.metrics(path, seconds).values()
+        return added([*found, Metrics(self._gone)])
+
+    def kept(self) -> list[list[Any]]:
+        """What those had counted that are gone, as JSON holds it."""
+        return [[each.name, dict(each.labels), each.value] for each in self._gone]
+
+    def restore(self, kept: Sequence[Any]) -> None:
+        """What an earlier one has kept."""
+        self._gone = [Sample(name, labels, value) for name, labels, value in kept]
 
     def restarts(self) -> int:
         """Of containers in pods that are there, as of the last look."""
@@ -98,7 +120,7 @@ class Component:
         if time.monotonic() - self._listed < _LIST_SECONDS and self._reach.seconds == 0:
             return
         try:
-            pods = self._installed.pods(self._name)
+            pods = self._installed.pods_of(self._part, self._slot)
         except ClusterError as error:
             if error.reason in AWAY:
                 self._reach.lost(error.problem)
@@ -106,7 +128,10 @@ class Component:
         self._reach.found()
         self._listed = time.monotonic()
         there = {pod["metadata"]["uid"]: pod for pod in pods if not _is_leaving(pod)}
-        self._pods = {uid: pod for uid, pod in there.items() if uid in self._pods or _is_ready(pod)}
+        self._pods = {uid: pod for uid, pod in there.items() if uid in self._pods or is_ready(pod)}
+        for uid in self._last.keys() - self._pods.keys():
+            counted = [each for each in self._last.pop(uid) if each.name.endswith(_COUNTERS)]
+            self._gone = [*added([Metrics(self._gone), Metrics(counted)])]
         for uid in self._forwards.keys() - self._pods.keys():
             self._cut(uid)
 
@@ -153,7 +178,7 @@ class Pods:
         if component is None:
             raise ServerError(f"{url} is nobody's here", remedy="ask a component that there is")
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        return added(component.metrics(path, seconds).values())
+        return component.total(path, seconds)
 
 
 def added(found: Iterable[Metrics]) -> Metrics:
@@ -164,11 +189,6 @@ def added(found: Iterable[Metrics]) -> Metrics:
             key = (sample.name, frozenset(sample.labels.items()))
             sums[key] = sums.get(key, 0.0) + sample.value
     return Metrics(Sample(name, dict(labels), value) for (name, labels), value in sums.items())
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _is_leaving(pod: Object) -> bool:

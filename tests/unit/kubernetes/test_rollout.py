@@ -26,7 +26,8 @@ from tritonctl.rollout.pods import Component, Pods, Reach
 from tritonctl.server.gateway.shares import Division, division_of
 from tritonctl.server.kubernetes import loading
 from tritonctl.server.kubernetes.candidate import Charted, Copying
-from tritonctl.server.kubernetes.installed import RELEASE, Installed, LiveRoutes, empty
+from tritonctl.server.kubernetes.installation import RELEASE
+from tritonctl.server.kubernetes.installed import Installed, LiveRoutes, empty
 from tritonctl.server.kubernetes.kubectl import Kubectl
 from tritonctl.server.slots import Slot
 
@@ -116,7 +117,9 @@ def routes(installed: Installed, project: Project) -> LiveRoutes:
 
 def service_of(installed: Installed, routes: LiveRoutes, reach: Reach) -> ClusterService:
     """What a controller gets; the gateway has no pod."""
-    return ClusterService(installed, routes, Component(installed, "gateway", 9901, reach), reach)
+    return ClusterService(
+        installed, routes, Component(installed, "gateway", Slot.A, 9901, reach), reach
+    )
 
 
 def test_users_move_by_one_patch(
@@ -187,6 +190,7 @@ def test_who_may_not_is_told_so(
 ) -> None:
     """A refusal is no outage: it is not repeated for ever."""
     fake.set(objects={})
+    routes.claim(None)  # uninstalled: nothing is left to give back
     with pytest.raises(ConfigurationError, match="no installation `demo`"):
         service_of(installed, routes, Reach()).move(5)
 
@@ -277,6 +281,26 @@ def test_a_candidate_is_loaded_beside_what_serves(fake: FakeCluster, installed: 
     loading.load(copying, Silent())
     containers = fake.get("deployment", "demo-triton-b")["spec"]["template"]["spec"]["containers"]
     assert [each["name"] for each in containers] == ["triton"]
+
+
+def test_slot_b_has_an_autoscaler_where_slot_a_has(fake: FakeCluster, installed: Installed) -> None:
+    """With its metrics, which the oldest version keeps in an annotation; none without."""
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "demo-triton"}
+    spec = {"minReplicas": 1, "maxReplicas": 4, "scaleTargetRef": target}
+    metrics = {"autoscaling.alpha.kubernetes.io/metrics": "[]", "meta.helm.sh/release-name": "demo"}
+    fake.add(
+        "horizontalpodautoscaler",
+        "demo-triton",
+        apiVersion="autoscaling/v1",
+        kind="HorizontalPodAutoscaler",
+        metadata={"annotations": metrics},
+        spec=spec,
+    )
+    loading.load(Copying(installed, charted(OLD), charted(NEW), Slot.B), Silent())
+    made = fake.get("horizontalpodautoscaler", "demo-triton-b")
+    assert made["spec"]["scaleTargetRef"]["name"] == "demo-triton-b"
+    assert made["spec"]["maxReplicas"] == 4
+    assert list(made["metadata"]["annotations"]) == ["autoscaling.alpha.kubernetes.io/metrics"]
 
 
 def pod(name: str = "p1", *, component: str = "triton-b", **status: Any) -> dict[str, Any]:
@@ -381,14 +405,26 @@ def test_the_pods_of_a_version_are_one(
     fake: FakeCluster, installed: Installed, metrics: tuple[int, dict[str, float]]
 ) -> None:
     """Their counts added up; unknown while one of them does not answer; who starts is not asked."""
-    port, _ = metrics
+    port, counted = metrics
     starting = pod("p3", conditions=[{"type": "Ready", "status": "False"}])
     fake.set(pods=[pod("p1"), pod("p2"), starting], ports={"pod/p1": port, "pod/p2": port})
-    component = Component(installed, "triton-b", 8002, Reach())
+    component = Component(installed, "triton", Slot.B, 8002, Reach())
     try:
         found = Pods({"triton-b": component}).scrape("http://triton-b/metrics", 2.0)
         assert found.total("nv") == 14
-        fake.set(pods=[pod("p1")], ports={"pod/p1": 1})
+        # One is taken away, as by an autoscaler: what it counted stays counted, also later on.
+        fake.set(pods=[pod("p1")])
+        component._listed = 0.0
+        counted["nv"] = 8.0
+        scraped = Pods({"triton-b": component}).scrape("http://triton-b/metrics", 2.0)
+        assert scraped.total("nv") == 15
+        later = Component(installed, "triton", Slot.B, 8002, Reach())
+        later.restore(json.loads(json.dumps(component.kept())))
+        try:
+            assert later.total("/metrics", 2.0).total("nv") == 15
+        finally:
+            later.close()
+        fake.set(ports={"pod/p1": 1})
         component.close()
         with pytest.raises(ServerError):
             Pods({"triton-b": component}).scrape("http://triton-b/metrics", 2.0)
@@ -399,7 +435,7 @@ def test_the_pods_of_a_version_are_one(
 def test_no_cluster_is_not_silence(fake: FakeCluster, installed: Installed) -> None:
     """The version is unknown, and so is the whole look, with the reason."""
     reach = Reach()
-    component = Component(installed, "triton-b", 8002, reach)
+    component = Component(installed, "triton", Slot.B, 8002, reach)
     fake.set(down=1)
     with pytest.raises(ServerError, match="not reached"):
         component.metrics("/metrics", 1.0)
@@ -409,7 +445,7 @@ def test_no_cluster_is_not_silence(fake: FakeCluster, installed: Installed) -> N
         def look(self, at: float) -> Seen:
             return Seen(Scrape(at, None, None), None)
 
-    seen = PodsScraper(Nothing(), component, reach).look(1.0)  # type: ignore[arg-type]
+    seen = PodsScraper(Nothing(), {"b": component}, "b", reach).look(1.0)  # type: ignore[arg-type]
     assert "users stay where they are" in seen.trouble
 
 
@@ -421,10 +457,10 @@ def test_a_restart_that_others_hide(installed: Installed) -> None:
         def look(self, at: float) -> Seen:
             return Seen(Scrape(at, None, next(counts)), None)
 
-    component = Component(installed, "triton-b", 8002, Reach())
+    component = Component(installed, "triton", Slot.B, 8002, Reach())
     restarts = iter([0, 1])
     component.restarts = lambda: next(restarts)  # type: ignore[method-assign]
-    scraper = PodsScraper(Metrics(), component, Reach())  # type: ignore[arg-type]
+    scraper = PodsScraper(Metrics(), {"b": component}, "b", Reach())  # type: ignore[arg-type]
     assert scraper.look(1.0).scrape.candidate == Counters(10, 0)
     assert scraper.look(2.0).scrape.candidate == Counters(0, 0)
 

@@ -18,19 +18,13 @@ from typing import Any, Self
 import yaml
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.server.kubernetes.installed import (
-    FRONTEND,
-    HELD,
-    MANAGED,
-    RELEASE,
-    TRITON,
-    Installed,
-)
+from tritonctl.server.kubernetes.installation import COMPONENT, FRONTEND, RELEASE, TRITON
+from tritonctl.server.kubernetes.installed import HELD, MANAGED, Installed
 from tritonctl.server.kubernetes.kubectl import Object
 from tritonctl.server.kubernetes.slots import in_slot
 from tritonctl.server.slots import Slot
 
-_COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version"
+_VERSION = "app.kubernetes.io/version"
 _CONFIGURATION = "tritonctl/configuration"
 _EXIT = "--exit-timeout-secs="
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -115,18 +109,35 @@ class Copying:
         }
         return [configuration, made]
 
+    def autoscaler(self, live: Object) -> Object:
+        """For the servers of slot b, as the chart has one for slot a; idle while there are none."""
+        meta = live["metadata"]
+        notes = {
+            name: value
+            for name, value in (meta.get("annotations") or {}).items()
+            if name.startswith("autoscaling.")  # where the oldest version keeps its metrics
+        }
+        name = self.installed.called(TRITON, self.slot)
+        target = {**live["spec"]["scaleTargetRef"], "name": name}
+        return {
+            "apiVersion": live["apiVersion"],
+            "kind": live["kind"],
+            "metadata": {"name": name, "labels": self.installed.labels, "annotations": notes},
+            "spec": {**live["spec"], "scaleTargetRef": target},
+        }
+
     def _copied(self, part: str, live: Object) -> Object:
         component = in_slot(part, self.slot)
         spec = copy.deepcopy(live["spec"])
         template = spec["template"]
-        labels = {**live["metadata"].get("labels", {}), _COMPONENT: component}
+        labels = {**live["metadata"].get("labels", {}), COMPONENT: component}
         labels.pop(MANAGED, None)
-        spec["selector"]["matchLabels"][_COMPONENT] = component
-        template["metadata"]["labels"] |= {_COMPONENT: component, _VERSION: self.wanted.name}
+        spec["selector"]["matchLabels"][COMPONENT] = component
+        template["metadata"]["labels"] |= {COMPONENT: component, _VERSION: self.wanted.name}
         notes = template["metadata"].setdefault("annotations", {})
         notes[RELEASE] = self.wanted.address
         for spread in template["spec"].get("topologySpreadConstraints", []):
-            spread["labelSelector"]["matchLabels"][_COMPONENT] = component
+            spread["labelSelector"]["matchLabels"][COMPONENT] = component
         spec["paused"] = False
         return {
             "apiVersion": "apps/v1",

@@ -18,7 +18,7 @@ _INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 TRITON, FRONTEND, GATEWAY = "triton", "frontend", "gateway"
 METRICS_PORT = 8002
-_RELEASE = "tritonctl/release"
+RELEASE = "tritonctl/release"  # annotation of pods: NAME@sha256:DIGEST
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def part_of(thing: Object) -> str:
 
 def release_of(pod: Object) -> str:
     """The name of the release that a pod serves, without its digest; "" of others."""
-    return str((pod["metadata"].get("annotations") or {}).get(_RELEASE, "")).partition("@")[0]
+    return str((pod["metadata"].get("annotations") or {}).get(RELEASE, "")).partition("@")[0]
 
 
 def is_ready(pod: Object) -> bool:

@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from tritonctl.errors import ConfigurationError, ServerError
 from tritonctl.project.schema import Project
 from tritonctl.server.gateway.shares import Division, division_of
-from tritonctl.server.kubernetes.kubectl import Kubectl, Object, reason_of
+from tritonctl.server.kubernetes.installation import (
+    COMPONENT,
+    FRONTEND,
+    GATEWAY,
+    RELEASE,
+    TRITON,
+    Installation,
+)
+from tritonctl.server.kubernetes.kubectl import Object, reason_of
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason
 from tritonctl.server.kubernetes.slots import ROUTES, in_slot, placement, routes
 from tritonctl.server.slots import Slot
 
-TRITON, FRONTEND, GATEWAY = "triton", "frontend", "gateway"
-RELEASE = "tritonctl/release"  # annotation of pods: NAME@sha256:DIGEST
 HELD = "tritonctl/held"  # of a Deployment that upgrades are to leave as it is
 MANAGED = "app.kubernetes.io/managed-by"
 _STAMP = "moved"  # in the ConfigMap
@@ -26,11 +32,8 @@ _ROLLOUT = "tritonctl/rollout"  # of the routes: whose rollout moves users
 
 
 @dataclass(frozen=True)
-class Installed:
-    """What Helm calls `name`, in a cluster. Every method raises ClusterError."""
-
-    kubectl: Kubectl
-    name: str
+class Installed(Installation):
+    """One with two slots. Every method raises ClusterError."""
 
     def called(self, part: str, slot: Slot = Slot.A) -> str:
         """A Deployment, or a Service."""
@@ -40,14 +43,13 @@ class Installed:
         """Of a slot; None without one."""
         return self.kubectl.find("deployment", self.called(part, slot))
 
-    def pods(self, component: str) -> list[Object]:
-        """Of a component, such as `triton-b`."""
-        selector = {
-            "app.kubernetes.io/name": "tritonctl",
-            "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/component": component,
-        }
-        return self.kubectl.get("pods", selector=selector)
+    def pods_of(self, part: str, slot: Slot = Slot.A) -> list[Object]:
+        """Of a part in a slot."""
+        return self.kubectl.get("pods", selector=self.labels_of(part, slot))
+
+    def labels_of(self, part: str, slot: Slot = Slot.A) -> dict[str, str]:
+        """Of these pods."""
+        return {**self.labels, COMPONENT: in_slot(part, slot)}
 
     def release(self, slot: Slot) -> str:
         """NAME@sha256:DIGEST of what a slot's servers serve; empty where there are none."""
@@ -56,6 +58,12 @@ class Installed:
             return ""
         notes = found["spec"]["template"]["metadata"].get("annotations") or {}
         return str(notes.get(RELEASE, ""))
+
+    def reference(self) -> Object:
+        """To `owner`, as Kubernetes' garbage collector reads it."""
+        owner = self.owner()["metadata"]
+        found = {"apiVersion": "v1", "kind": "ConfigMap"}
+        return found | {"name": owner["name"], "uid": owner["uid"]}
 
     def owner(self) -> Object:
         """What is the chart's, so that who uninstalls it takes along what rollouts have made.
@@ -96,8 +104,9 @@ class LiveRoutes:
 
     def claim(self, whose: str | None) -> None:
         """Say whose rollout it is, None: nobody's any more. The routes are made if need be."""
-        division = self.division()
-        self._change(division, {_ROLLOUT: whose})
+        if whose is None and self._installed.kubectl.find("configmap", self._name) is None:
+            return
+        self._change(self.division(), {_ROLLOUT: whose})
 
     def write(self, division: Division) -> None:
         """Move users: one patch, and a note for each kubelet of the gateway to look at once."""
@@ -140,30 +149,25 @@ class LiveRoutes:
             kubectl.run("create", "--filename=-", stdin=json.dumps(self._new(change)))
 
     def _new(self, change: Object) -> Object:
-        owner = self._installed.owner()["metadata"]
-        reference = {"apiVersion": "v1", "kind": "ConfigMap"}
-        reference |= {"name": owner["name"], "uid": owner["uid"]}
         notes = (change.get("metadata") or {}).get("annotations", {})
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": self._name,
-                "labels": {k: v for k, v in owner.get("labels", {}).items() if k != MANAGED},
+                "labels": self._installed.labels,
                 "annotations": {key: value for key, value in notes.items() if value is not None},
-                "ownerReferences": [reference],
+                "ownerReferences": [self._installed.reference()],
             },
             "data": change["data"],
         }
 
     def _hurry(self, stamp: str) -> None:
         """A kubelet reads ConfigMaps anew every minute or so, and whenever its pod changes."""
-        selector = f"app.kubernetes.io/instance={self._installed.name}"
-        selector += f",app.kubernetes.io/component={GATEWAY}"
         self._installed.kubectl.run(
             "annotate",
             "pods",
-            f"--selector={selector}",
+            f"--selector={selector(self._installed.labels_of(GATEWAY))}",
             "--overwrite",
             f"{_MOVED}={stamp}",
         )
@@ -199,9 +203,10 @@ def empty(installed: Installed, routes: LiveRoutes, slot: Slot, *, at_once: bool
     for part in (TRITON, FRONTEND):
         scale(installed, part, slot, 0)
     if at_once:
-        component = in_slot(TRITON, slot)
-        selector = f"app.kubernetes.io/instance={installed.name}"
-        selector += f",app.kubernetes.io/component={component}"
-        installed.kubectl.run(
-            "delete", "pods", f"--selector={selector}", "--grace-period=1", "--wait=false"
-        )
+        which = f"--selector={selector(installed.labels_of(TRITON, slot))}"
+        installed.kubectl.run("delete", "pods", which, "--grace-period=1", "--wait=false")
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """As kubectl takes labels."""
+    return ",".join(f"{name}={value}" for name, value in labels.items())

@@ -10,9 +10,12 @@ from typing import Any
 from tritonctl.errors import HostError, ServerError
 from tritonctl.host.progress import Progress
 from tritonctl.server.kubernetes.candidate import Copying
-from tritonctl.server.kubernetes.installed import FRONTEND, HELD, TRITON, Installed
+from tritonctl.server.kubernetes.installation import FRONTEND, TRITON
+from tritonctl.server.kubernetes.installed import HELD, Installed
 from tritonctl.server.kubernetes.kubectl import Object
+from tritonctl.server.slots import Slot
 
+_SCALER = "horizontalpodautoscaler"
 _POLL_SECONDS = 1.0
 _UNSCHEDULED_SECONDS = 60.0
 _MORE_SECONDS = 600.0  # for the image and the release, as the chart's own deadline has them
@@ -44,6 +47,8 @@ def load(copying: Copying, progress: Progress) -> None:
     if copying.wanted.frontend is not None:
         front = installed.deployment(FRONTEND, slot.other)
         objects += copying.frontend(front, slot.other) if front is not None else []
+    if slot is not Slot.A and (scaler := installed.kubectl.find(_SCALER, installed.called(TRITON))):
+        objects.append(copying.autoscaler(scaler))
     _put(installed, objects)
     probe = made["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
     allowed = probe["failureThreshold"] * probe.get("periodSeconds", 1) + _MORE_SECONDS
@@ -55,9 +60,7 @@ def load(copying: Copying, progress: Progress) -> None:
 
 def _put(installed: Installed, objects: Iterable[Object]) -> None:
     """Whole objects: nothing of an older candidate is left in them."""
-    owner = installed.owner()["metadata"]
-    reference = {"apiVersion": "v1", "kind": "ConfigMap"}
-    reference |= {"name": owner["name"], "uid": owner["uid"]}
+    reference = installed.reference()
     for each in objects:
         kind, name = each["kind"].lower(), each["metadata"]["name"]
         if installed.kubectl.find(kind, name) is None:
@@ -72,8 +75,7 @@ def _put(installed: Installed, objects: Iterable[Object]) -> None:
 
 
 def _wait(installed: Installed, made: Object, deadline: float) -> None:
-    name = made["metadata"]["name"]
-    component = made["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
+    name, labels = made["metadata"]["name"], made["spec"]["selector"]["matchLabels"]
     release = made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/version"]
     since = time.monotonic()
     while True:
@@ -82,7 +84,7 @@ def _wait(installed: Installed, made: Object, deadline: float) -> None:
             return
         pods = [
             pod
-            for pod in installed.pods(component)
+            for pod in installed.kubectl.get("pods", selector=labels)
             if pod["metadata"].get("labels", {}).get("app.kubernetes.io/version") == release
         ]
         for pod in pods:

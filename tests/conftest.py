@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -63,6 +64,19 @@ def pytest_configure(config: pytest.Config) -> None:
     folder's conftest.py in the files of it that come after those of another.
     """
     config.args.sort(key=lambda argument: Path(argument.partition("::")[0]).parts)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the search for garbage, which would look at all tests again and again: none of them
+    ends before the run, so nor does the run look at them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

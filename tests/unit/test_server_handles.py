@@ -136,6 +136,7 @@ def test_the_tests_of_a_group_run_in_one_process(tmp_path: Path) -> None:
     assert len(set(ran)) == 1
 
 
+@STARTS_PYTEST
 def test_a_folder_s_fixtures_are_found_in_any_order_of_files() -> None:
     """Also where files of a folder are named on both sides of another."""
     names = ("frontend/test_router.py", "test_lock.py", "frontend/test_ahead.py")

@@ -51,11 +51,17 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--run-gpu`: also the tests that need an NVIDIA GPU and TensorRT."""
+    """`--run-gpu`: also the tests that need an NVIDIA GPU and TensorRT. `--slowness`: patience."""
     group = parser.getgroup("gpu")
     group.addoption("--run-gpu", action="store_true", help="run the tests that need a GPU")
     group.addoption(
         "--gpu-python", default=sys.executable, help="an interpreter with TensorRT and torch"
+    )
+    parser.addoption(
+        "--slowness",
+        type=float,
+        default=1.0,
+        help="a test may take so many times its limit (tests/beside_burners.py measures it)",
     )
 
 
@@ -80,12 +86,18 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a GPU, unless asked; how long each of the others may take."""
+    """Leave out what needs a GPU, unless asked; how long each of the others may take.
+
+    A limit finds what hangs; what a test says of deadlines is in the test, and `--slowness` does
+    not change it.
+    """
+    slowness = config.getoption("--slowness")
     for item in items:
         if item.get_closest_marker("gpu") and not config.getoption("--run-gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: --run-gpu"))
-        if not item.get_closest_marker("timeout"):
-            item.add_marker(timeout_of(item))
+        limit = item.get_closest_marker("timeout") or timeout_of(item).mark
+        patient = pytest.mark.timeout(limit.args[0] * slowness, **limit.kwargs)
+        item.add_marker(patient, append=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -243,3 +243,44 @@ def test_the_knobs_of_a_task(sandbox: Sandbox, task: str) -> None:
     for knob in space.knobs:
         for value in knob.values:
             plan_repository(space.tuned({knob.name: value}), space.artefacts)
+
+
+@pytest.mark.parametrize(
+    ("serving", "cores", "runs"),
+    [
+        ({}, 4, ((1, 2, 4), 4)),
+        ({"parallel_runs": 1}, 4, ((1, 2, 4), 1)),
+        ({"parallel_runs": 8}, 4, ((1, 2, 4), 4)),
+        ({"session": {"intra_op_num_threads": 1}}, 4, ((1, 2, 4), 1)),
+        ({"instance_group": [{"kind": "KIND_CPU", "count": 2}]}, 4, ((1, 2), 2)),
+        ({"instance_group": [{"kind": "KIND_CPU", "count": 4}]}, 4, None),
+        ({"instance_group": [{"kind": "KIND_GPU", "count": 1}]}, 4, None),
+    ],
+)
+def test_runs_at_a_time_are_a_knob(
+    sandbox: Sandbox, serving: dict[str, Any], cores: int, runs: Any
+) -> None:
+    """Where there is a choice: no more than a core for each, of each instance, on a CPU."""
+    plan(sandbox, "embedding", IDS, MASK, **serving)
+    space = space_of(sandbox.load(), MODEL, 0, cores)
+    found = next((knob for knob in space.knobs if knob.name == "parallel_runs"), None)
+    assert (found and (found.values, found.base)) == runs
+    if found is not None and found.base != 1:
+        one = space.tuned({"parallel_runs": 1})
+        engine = next(m for m in plan_repository(one, space.artefacts).models if "_eng" in m.name)
+        parameters = parse_pbtxt(engine.config)["parameters"]
+        assert parameters["parallel_runs"] == {"string_value": "1"}
+
+
+def test_options_of_onnx_runtime_for_another_library(sandbox: Sandbox) -> None:
+    """Refused, with where OpenVINO's threads are set; ONNX Runtime's engine takes them."""
+    threads: dict[str, Any] = {"session": {"intra_op_num_threads": 1}}
+    plan(sandbox, "embedding", IDS, MASK, **threads)
+    file = sandbox.root / "builders" / "scripted" / "builder.toml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("onnxruntime_engine", "openvino_engine"), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"speller\.serving\.session: ONNX") as caught:
+        plan(sandbox, "embedding", IDS, MASK, served_by="openvino_graph_engine", **threads)
+    assert "INFERENCE_NUM_THREADS in serving.config.engine.parameters.properties" in str(
+        caught.value.remedy
+    )

@@ -15,7 +15,7 @@ from typing import Any
 from tritonctl.engines.build.contract import Tensors
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import ConfigurationError, RepositoryError
-from tritonctl.project.schema import InstanceGroup, Serving, SessionOptions
+from tritonctl.project.schema import InstanceGroup, Model, Serving, SessionOptions
 from tritonctl.repository.backends import PythonBackend, declared
 from tritonctl.repository.ensembles import ENGINE_STEP, Ensemble
 
@@ -32,6 +32,7 @@ class NativeBackend:
     suffix: str
     settings: Callable[[SessionOptions], dict[str, Any]]
     needs_gpu: bool = False
+    reads_session: bool = False
 
     def instance_group(self, serving: Serving, where: str) -> list[InstanceGroup]:
         """The project's, or one instance on a GPU where nothing else is possible.
@@ -69,7 +70,7 @@ def _nothing(_: SessionOptions) -> dict[str, Any]:
 
 
 NATIVE = {
-    "onnxruntime": NativeBackend("onnxruntime", ".onnx", _onnxruntime),
+    "onnxruntime": NativeBackend("onnxruntime", ".onnx", _onnxruntime, reads_session=True),
     "tensorrt": NativeBackend("tensorrt", ".plan", _nothing, needs_gpu=True),
 }
 
@@ -135,6 +136,30 @@ def refuse_fused(name: str, native: NativeBackend | None) -> None:
             "cannot do the work of other steps",
             remedy="remove `fused: true`, or serve the engine with the Python backend",
         )
+
+
+def refuse_unread_session(
+    name: str, model: Model, engine: PythonBackend | None, native: NativeBackend | None
+) -> None:
+    """Raise ConfigurationError for options of ONNX Runtime where another library runs the engine.
+
+    engine: the Python backend of the engine step, where one has it.
+    """
+    if "session" not in model.serving.model_fields_set:
+        return
+    if native.reads_session if native else engine and "session" in engine.parameters:
+        return
+    remedy = "remove `session`"
+    if engine and "properties" in engine.parameters:
+        remedy += (
+            "; OpenVINO's threads are INFERENCE_NUM_THREADS in serving.config.engine.parameters."
+            "properties, which `tritonctl tune` tries"
+        )
+    raise ConfigurationError(
+        f"models.{name}.serving.session: ONNX Runtime's options, and the engine of builder "
+        f"{model.engine.builder} is run by another library",
+        remedy=remedy,
+    )
 
 
 def _graphs(artefact: Artefact, native: NativeBackend) -> list[str]:

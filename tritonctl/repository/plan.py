@@ -48,6 +48,7 @@ from tritonctl.repository.native import (
     graph_files,
     native_backend,
     refuse_fused,
+    refuse_unread_session,
 )
 from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.planned import (
@@ -213,6 +214,7 @@ def _plan_model(
     public: list[PlannedModel] = []
     fronts: dict[str, PythonBackend] = {}
     header = _header(name, model, artefact)
+    refuse_unread_session(name, model, programs.get(ENGINE_STEP), native)
     if ensemble.kind == "model":
         names = dict.fromkeys(backends, name)
         _refuse_other_steps(name, model, tuple(backends))

@@ -16,12 +16,8 @@ from tritonctl.project.schema import Model, Project
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.engine_queue import bound_in_engine, triton_decides
 from tritonctl.repository.ensembles import (
-    DETOKENIZER,
     ENGINE_STEP,
-    TOKENIZER,
-    Ensemble,
     ensemble_for,
-    step_model_name,
 )
 from tritonctl.repository.interfaces import step_backends
 from tritonctl.repository.steps import step_models
@@ -35,18 +31,16 @@ from tritonctl.tuning.overlays import (
 )
 from tritonctl.tuning.space import (
     DELAY,
-    DETOKENIZER_DELAY,
-    FUSED,
-    INLINE,
     INSTANCES,
     MAX_BATCH,
     PLACES,
     RUN_TOKENS,
+    RUNS,
     THREADS,
-    TOKENIZERS,
     Knob,
     Space,
 )
+from tritonctl.tuning.step_knobs import StepKnobs
 from tritonctl.tuning.trials import Value
 
 
@@ -71,7 +65,7 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     of_model = _Knobs(name, steps[ENGINE_STEP], model, manifest, backends, cores)
     knobs = [*of_model.of_engine(), *of_model.of_queue(priorities)]
     if ensemble.kind == "ensemble":
-        knobs += of_model.of_steps(ensemble)
+        knobs += StepKnobs(name, of_model.engine, model, backends, cores).of(ensemble)
     turned = tuple(knob for knob in knobs if len(knob.values) > 1)
     return Space(project, name, turned, cores, artefacts)
 
@@ -92,6 +86,10 @@ class _Knobs:
         backend = self.backends.get(ENGINE_STEP)
         return backend.parameters if backend else {}
 
+    @property
+    def _on_cpu(self) -> bool:
+        return self.model.serving.instance_group[0].kind == "KIND_CPU"
+
     def of_engine(self) -> Iterator[Knob]:
         """Knobs of the step that computes."""
         yield self._instances()
@@ -101,6 +99,8 @@ class _Knobs:
             yield self._queue_delay()
         if "max_num_tokens" in self._parameters and self.model.task != "tensors":
             yield self._run_tokens()
+        if RUNS in self._parameters and self._on_cpu:
+            yield self._parallel_runs()
         if "session" in self._parameters:
             yield from self._session()
         if "max_num_seqs" in self._parameters:
@@ -115,7 +115,6 @@ class _Knobs:
             group.model_dump(exclude_unset=True) for group in self.model.serving.instance_group
         ]
         base = self.model.serving.instance_group[0].count
-        on_cpu = self.model.serving.instance_group[0].kind == "KIND_CPU"
 
         def overlay(value: Value) -> dict[str, Any]:
             changed = [{**groups[0], "count": value}, *groups[1:]]
@@ -123,7 +122,7 @@ class _Knobs:
 
         return Knob(
             INSTANCES,
-            with_base(base, doubling(1, max(2, self.cores) if on_cpu else 4)),
+            with_base(base, doubling(1, max(2, self.cores) if self._on_cpu else 4)),
             base,
             overlay,
             self.engine,
@@ -172,6 +171,21 @@ class _Knobs:
             self.engine,
             "tokens in one run (0: any number): short texts wait less for long ones",
             frozenset({"queue", "batch"}),
+        )
+
+    def _parallel_runs(self) -> Knob:
+        serving = self.model.serving
+        # The engine has no more, either.
+        most = max(1, self.cores // sum(group.count for group in serving.instance_group))
+        base = min(serving.most_parallel_runs, most)
+        return Knob(
+            RUNS,
+            with_base(base, doubling(1, most)),
+            base,
+            lambda value: {"serving": {RUNS: value}},
+            self.engine,
+            "runs at a time share the cores: none waits for another, but each takes longer",
+            frozenset({"queue"}),
         )
 
     def _session(self) -> Iterator[Knob]:
@@ -318,73 +332,6 @@ class _Knobs:
                 "urgent requests overtake others; Triton's own queue costs some time",
                 frozenset({"queue"}),
             )
-
-    def of_steps(self, ensemble: Ensemble) -> Iterator[Knob]:
-        """Knobs of the steps around the engine."""
-        backend = self.backends.get(ENGINE_STEP)
-        inlines = {*backend.inlines} if backend is not None else set()
-        others = {each.name for step, each in self.backends.items() if step != ENGINE_STEP}
-        if others and others <= inlines:
-            yield self._fewer_steps(
-                FUSED, "one process for all steps: less CPU for each answer, the first one earlier"
-            )
-        if self.model.serving.fused:
-            return
-        if TOKENIZER in ensemble.steps:
-            yield self._tokenizer_instances()
-        if DETOKENIZER not in ensemble.steps:
-            return
-        if DETOKENIZER in inlines:
-            yield self._fewer_steps(
-                INLINE,
-                "two steps instead of three take a quarter less CPU per token, but do not notice "
-                "that a client has left",
-            )
-        if not self.model.serving.inline_detokenizer:
-            yield self._detokenizer_delay()
-
-    def _fewer_steps(self, name: str, reason: str) -> Knob:
-        """A switch of `serving` that moves steps into the engine; the knob has its name."""
-        return Knob(
-            name,
-            (False, True),
-            getattr(self.model.serving, name),
-            lambda value: {"serving": {name: value}},
-            self.engine,
-            reason,
-            frozenset({"compute"}),
-            restart=True,
-        )
-
-    def _tokenizer_instances(self) -> Knob:
-        groups = self.model.serving.config.get(TOKENIZER, {}).get("instance_group", [{}])
-        base = int(groups[0].get("count", 1))
-        return Knob(
-            TOKENIZERS,
-            with_base(base, doubling(1, self.cores)),
-            base,
-            lambda count: of_step(
-                TOKENIZER, {"instance_group": [{"kind": "KIND_CPU", "count": count}]}
-            ),
-            step_model_name(self.name, TOKENIZER),
-            "tokenises several prompts at once",
-            frozenset({"queue", "compute"}),
-        )
-
-    def _detokenizer_delay(self) -> Knob:
-        own = self.backends[DETOKENIZER].max_queue_delay_microseconds if self.backends else 0
-        chosen = self.model.serving.dynamic_batching.max_queue_delay_microseconds
-        raw = self.model.serving.config.get(DETOKENIZER, {}).get("dynamic_batching", {})
-        base = int(raw.get(DELAY, own if chosen is None else chosen))
-        return Knob(
-            DETOKENIZER_DELAY,
-            with_base(base, (0, 500, 1500, 5000)),
-            base,
-            lambda value: of_step(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
-            step_model_name(self.name, DETOKENIZER),
-            "turns tokens of several streams into text together: less CPU, text a little later",
-            frozenset({"batch"}),
-        )
 
     def _parameter(self, key: str, default: Any) -> Any:
         """A parameter that the project sets for the engine step, or the default."""

@@ -25,7 +25,7 @@ from tritonctl.tuning.queueing import (
     fitted_curve,
 )
 from tritonctl.tuning.search import Predict
-from tritonctl.tuning.space import DELAY, INSTANCES, MAX_BATCH, PLACES, THREADS, Space
+from tritonctl.tuning.space import DELAY, INSTANCES, MAX_BATCH, PLACES, RUNS, THREADS, Space
 from tritonctl.tuning.trials import Settings
 
 _USERS = (1, 2, 4, 8)
@@ -81,11 +81,11 @@ def _step_point(summary: Summary, users: int, tokens: float) -> tuple[float, flo
 def predictor(space: Space, slo: Slo, service: ServiceTime | None) -> Predict:
     """The queueing estimate of settings, from the measured service time.
 
-    None where threads change, because their effect on a batch is unknown.
+    None where threads or runs at a time change, because their effect on a batch is unknown.
     """
 
     def predict(settings: Settings) -> float | None:
-        if service is None or any(settings.get(t) != space.base.get(t) for t in THREADS):
+        if service is None or any(settings.get(t) != space.base.get(t) for t in (*THREADS, RUNS)):
             return None
         instances = int(settings.get(INSTANCES, 1))
         # Two instances with a thread per core each work at half the pace. How many threads the

@@ -22,7 +22,7 @@ INSTANCES, MAX_BATCH, PLACES = "engine.instances", "engine.max_batch_size", "eng
 DELAY, INLINE, FUSED = "max_queue_delay_microseconds", "inline_detokenizer", "fused"
 DETOKENIZER_DELAY = "detokenizer.max_queue_delay_microseconds"
 TOKENIZERS = "tokenizer.instances"
-RUN_TOKENS = "max_num_tokens"
+RUN_TOKENS, RUNS = "max_num_tokens", "parallel_runs"
 THREADS = ("session.intra_op_num_threads", "engine.INFERENCE_NUM_THREADS")
 # What each of these leaves no step for.
 _GONE = {FUSED: (INLINE, TOKENIZERS, DETOKENIZER_DELAY), INLINE: (DETOKENIZER_DELAY,)}

@@ -310,6 +310,26 @@ def test_bf16_of_a_task_is_openvino_s(invoke: Invoke, here: Path) -> None:
         assert "precision bf16 needs a CPU with AVX512-BF16 or AMX" in done.stderr
 
 
+@pytest.mark.parametrize(("precision", "builder"), [("fp32", "onnxruntime"), ("int8", "openvino")])
+def test_int8_of_a_task_is_openvino_s(
+    invoke: Invoke, here: Path, precision: str, builder: str
+) -> None:
+    """Whose answers are nearer; `plan` says so of the other builder's, on a CPU."""
+    sentences(encoder(here / "bert"), "Transformer", "Pooling", pooling_mode_mean_tokens=True)
+    assert invoke("init", "bert", "--precision", precision).exit_code == 0
+    assert engine_of(load_project(here))["builder"] == builder
+
+    def notes(*settings: str) -> list[str]:
+        sets = [f"models.bert.{setting}" for setting in settings]
+        return list(plan_model(load_project(here, overrides=sets), "bert").notes)
+
+    other = "engine.builder=onnxruntime"
+    said = notes(other)
+    assert len(said) == (precision == "int8")
+    assert all(note.startswith("`builder: openvino` makes int8 better") for note in said)
+    assert notes(other, "serving.instance_group=[{kind: KIND_GPU}]") == []
+
+
 @pytest.mark.parametrize("precision", ["fp16", "int8", "fp32"])
 def test_an_onnx_file_on_a_gpu_that_tensorrt_llm_does_not_know(
     invoke: Invoke, here: Path, precision: str

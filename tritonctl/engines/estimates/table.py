@@ -12,6 +12,7 @@ from pydantic import Field
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
 from tritonctl.project.base import Frozen
+from tritonctl.project.engine import Engine
 from tritonctl.project.expected import reason
 
 
@@ -38,6 +39,13 @@ class Storage(Frozen):
     disk_copies: float | None = None
 
 
+class Better(Frozen):
+    """Another builder for tasks of a precision on a CPU, and why, in figures."""
+
+    builder: str
+    why: str
+
+
 class BuilderFigures(Frozen):
     """What is known of a builder's engines, whatever their precision.
 
@@ -62,8 +70,15 @@ class BuilderFigures(Frozen):
     precisions: dict[str, Storage]
     # Instead of those, with `options.calibration: static`.
     calibrated: dict[str, Storage] = Field({})
+    better: dict[str, Better] = Field({})  # by precision
     # Instead of all above, of tasks whose engine is a graph.
     tasks: BuilderFigures | None = None
+
+    def better_for(self, engine: Engine) -> Better | None:
+        """For a task's engine on a CPU. A calibrated one was not found to be."""
+        if engine.options.get("calibration") == "static":
+            return None
+        return self.better.get(engine.precision)
 
 
 class EstimateTable(Frozen):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tritonctl.engines.artefacts.store import Stored, stored_artefacts
@@ -148,8 +148,19 @@ def plan_model(
             subject.fit(device, _refused(project, model.engine, figures, device))
             for device in devices
         ],
-        notes=subject.notes,
+        notes=[*subject.notes, *(_about_better(model, figures) if is_task else ())],
     )
+
+
+def _about_better(model: Model, figures: BuilderFigures) -> Iterator[str]:
+    if any(group.kind != "KIND_CPU" for group in model.serving.instance_group):
+        return
+    better = figures.better_for(model.engine)
+    if better is not None:
+        yield (
+            f"`builder: {better.builder}` makes {model.engine.precision} better for a CPU: "
+            f"{better.why}"
+        )
 
 
 def without_figures(project: Project) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.estimates.table import estimate_table
 from tritonctl.engines.planning.plans import plan_models
 from tritonctl.engines.planning.records import ModelPlan
 from tritonctl.engines.proposals.limits import Room, fitted
@@ -250,9 +251,11 @@ def _graph_engine(found: Recognised, wishes: Wishes, gpu: Gpu | None) -> dict[st
 
 
 def _on_cpu(found: Recognised, precision: str) -> str:
-    """ONNX Runtime, which needs no calibration, or OpenVINO where that alone has the precision."""
+    """ONNX Runtime, or OpenVINO where that alone has the precision, or has it better for a task."""
     asked = asked_task(found.task)
-    builders = {name: builder_named(name) for name in (_ONNXRUNTIME, "openvino")}
+    better = estimate_table().builders[_ONNXRUNTIME].better.get(precision) if asked else None
+    first = [better.builder] if better else []
+    builders = {name: builder_named(name) for name in (*first, _ONNXRUNTIME, "openvino")}
     able = (
         name
         for name, one in builders.items()

@@ -159,5 +159,5 @@ class Replay:
 def _policy(policy: Mapping[str, Any], before: int, sign: int) -> int:
     if policy["type"] == "Pods":
         return before + sign * int(policy["value"])
-    share = policy["value"] / 100
+    share = float(policy["value"]) / 100
     return math.ceil(before * (1 + share)) if sign > 0 else math.floor(before * (1 - share))

@@ -21,7 +21,7 @@ from tests.kubernetes.charts import NEWEST, Chart, of_kind
 from tests.kubernetes.hpa import SYNC_SECONDS, Load, Replay, Rules, Second
 
 RECORDED = json.loads(Path(__file__).with_name("load.json").read_text(encoding="utf-8"))
-SLOTS = RECORDED["slots"]  # of that server's engine
+SLOTS = int(RECORDED["slots"])  # of that server's engine
 PER_SERVER = 25  # what the chart says for them: four in five
 START_SECONDS = 20  # until a pod is ready: 17 to 38 s were seen in the cluster
 DRAIN_SECONDS = 55  # the whole grace period: the longest that one takes

@@ -17,6 +17,7 @@ from functools import partial
 import pytest
 
 from tests import sample_tokenizers
+from tests.conftest import Cli
 from tests.server.replay import replay_project
 from tests.server.test_groups import HEADER, Users, traffic
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
@@ -228,3 +229,16 @@ def test_a_release_that_was_changed(served: Project) -> None:
         file.write_bytes(content)
         file.chmod(0o444)
     assert sorted(rollouts_folder(served).glob("*/journal.jsonl")) == before
+
+
+def test_releases_compared_by_their_numbers(project: Project, cli: Cli) -> None:
+    """Neither is served: each has a server of its own, and none is left."""
+    stop(project, Silent())
+    prompts = project.root / "asked.txt"
+    prompts.write_text("one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n", encoding="utf-8")
+    done = cli("rollout", "compare", "1", "2", "--prompts", prompts, "--json", cwd=project.root)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["a"], told["b"], told["questions"]) == ("1", "2", 8)
+    assert (told["noise"]["count"], told["different"]["count"]) == (0, 8)
+    assert not [*project.state.glob("beside-*")]

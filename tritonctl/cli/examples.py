@@ -56,7 +56,8 @@ EXAMPLES = {
     "rollout abort": ("", "--at-once"),
     "rollout differences": ("", "-o differences.html --show-prompts"),
     "rollout compare": (
-        "127.0.0.1:8001 127.0.0.1:8101 --prompts asked.txt",
+        "2 3 --prompts asked.txt",
+        "2 3 --prompts .tritonctl/rollouts/1/shadow-prompts.jsonl",
         "a:8001 b:8001 --prompts asked.jsonl -o report.html",
     ),
     "bundle": ("out", "out --json"),

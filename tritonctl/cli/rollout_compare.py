@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl rollout compare`: the answers of two running versions, and what differs by more."""
+"""`tritonctl rollout compare`: the answers of two versions, and what differs by more."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.rollout.compare import Comparison, Figure, Share
 
-Side = Annotated[str, typer.Argument(help="HOST:PORT of its gRPC", show_default=False)]
+Side = Annotated[
+    str,
+    typer.Argument(help="a release of the project, or HOST:PORT of its gRPC", show_default=False),
+]
 
 
 @options.expand_options
@@ -28,7 +33,7 @@ def command(
         Path,
         typer.Option(
             help="a question on each line; in .jsonl an object with text_input, or query and "
-            "documents",
+            "documents, as a rollout with `keep_prompts` records them",
             show_default=False,
         ),
     ],
@@ -57,14 +62,16 @@ def command(
     from tritonctl.rollout.compare import compared
 
     console = voice.console()
-    sides = _endpoint(a, access), _endpoint(b, access)
-    served = served_alike(*sides, model or _only_model(project))
-    asked = questions(prompts, served.task.name)
-    with console.step(f"Asking {len(asked)} questions of both") as step:
-        settings = Settings(max_tokens, in_flight, timeout)
-        answered, failed = ask_both(
-            sides, served, asked, settings, lambda done: step.update(f"{done} of {len(asked)}")
-        )
+    with ExitStack() as ended:
+        left, right = (ended.enter_context(_side(one, access, project, console)) for one in (a, b))
+        sides = left, right
+        served = served_alike(*sides, model or _only_model(project))
+        asked = questions(prompts, served.task.name, served.model)
+        with console.step(f"Asking {len(asked)} questions of both") as step:
+            settings = Settings(max_tokens, in_flight, timeout)
+            answered, failed = ask_both(
+                sides, served, asked, settings, lambda done: step.update(f"{done} of {len(asked)}")
+            )
     comparison = compared(
         answered,
         (a, b),
@@ -78,15 +85,19 @@ def command(
     _conclude(console, comparison, output)
 
 
-def _endpoint(side: str, access: options.AccessOptions) -> Endpoint:
-    if ":" not in side:
-        raise UsageError(
-            f"`{side}` is no address",
-            remedy="serve both versions, and name each as HOST:PORT of its gRPC",
-        )
-    endpoint = access.endpoint(side)
-    assert endpoint is not None  # noqa: S101 - one is named
-    return endpoint
+@contextmanager
+def _side(
+    side: str, access: options.AccessOptions, project: options.ProjectOptions, console: Console
+) -> Iterator[Endpoint]:
+    if ":" in side:
+        endpoint = access.endpoint(side)
+        assert endpoint is not None  # noqa: S101 - one is named
+        yield endpoint
+        return
+    from tritonctl.rollout.sides import release_served
+
+    with release_served(project.load(), side, console) as endpoint:
+        yield endpoint
 
 
 def _only_model(project: options.ProjectOptions) -> str:

@@ -34,6 +34,7 @@ class Question:
 
     text: str
     documents: tuple[str, ...] = ()
+    model: str = ""  # that was asked, where the file says so
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ class Settings:
     seconds: float = 60.0
 
 
-def questions(file: Path, task: str) -> list[Question]:
+def questions(file: Path, task: str, model: str = "") -> list[Question]:
     """A question on each line: plain text, or JSON in a file whose name ends with .jsonl.
 
-    JSON objects have text_input or text; of a rerank query and documents. Raises UsageError.
+    JSON objects have text_input or text; of a rerank query and documents. Those of a recording name
+    their `model`, and of other models are left out. Raises UsageError.
     """
     try:
         size = file.stat().st_size
@@ -69,7 +71,13 @@ def questions(file: Path, task: str) -> list[Question]:
             remedy="a few hundred questions of your users tell most",
         )
     read = _objects if file.suffix == ".jsonl" else _plain
-    return [read(line, task, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
+    found = [read(line, task, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
+    ours = [one for one in found if one and (not model or one.model in ("", model))]
+    if not ours:
+        raise UsageError(
+            f"{file} has no questions to {model}", remedy="name another model: --model"
+        )
+    return ours
 
 
 def _plain(line: bytes, task: str, place: str) -> Question:
@@ -81,7 +89,8 @@ def _plain(line: bytes, task: str, place: str) -> Question:
     return Question(_decoded(line.removesuffix(b"\r"), place))
 
 
-def _objects(line: bytes, task: str, place: str) -> Question:
+def _objects(line: bytes, task: str, place: str) -> Question | None:
+    """None for what a recording has that is no single text, such as a chat."""
     try:
         given = json.loads(_decoded(line, place))
     except (ValueError, RecursionError) as error:
@@ -91,10 +100,14 @@ def _objects(line: bytes, task: str, place: str) -> Question:
     text = next((record[name] for name in fields if isinstance(record.get(name), str)), None)
     documents = record.get("documents", [])
     strings = isinstance(documents, list) and all(isinstance(one, str) for one in documents)
+    model = record.get("model")
+    model = model if isinstance(model, str) else ""
+    if text is None and model:
+        return None
     if text is None or not strings or (task == "rerank" and not documents):
         wanted = "query and documents" if task == "rerank" else " or ".join(fields)
         raise UsageError(f"{place}: expected an object with {wanted}", remedy="correct the line")
-    return Question(text, tuple(documents))
+    return Question(text, tuple(documents), model)
 
 
 def _decoded(line: bytes, place: str) -> str:

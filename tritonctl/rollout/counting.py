@@ -66,20 +66,30 @@ def _workers(model: str, layout: Layout) -> Iterable[str]:
 def _histogram(reading: Reading, names: Mapping[str, float], models: set[str]) -> Histogram | None:
     """Of the first of these series that the server has, all models together."""
     for name in names:
-        buckets: dict[float, float] = {}
-        for model in models:
-            for labels, value in reading.series(f"{name}_bucket", model=model):
-                bound = float(labels["le"])
-                buckets[bound] = buckets.get(bound, 0.0) + value
-        if buckets:
-            *bounds, _ = rising = sorted(buckets)
-            # Published one after another: a bucket never holds less than the one before it.
-            counts, most = [], 0.0
-            for bound in rising:
-                most = max(most, buckets[bound])
-                counts.append(most)
-            return Histogram.cumulative(bounds, counts)
+        found = of_series(
+            (float(labels["le"]), value)
+            for model in models
+            for labels, value in reading.series(f"{name}_bucket", model=model)
+        )
+        if found is not None:
+            return found
     return None
+
+
+def of_series(samples: Iterable[tuple[float, float]]) -> Histogram | None:
+    """Of bounds and cumulative counts, those of several servers added; None without any."""
+    buckets: dict[float, float] = {}
+    for bound, value in samples:
+        buckets[bound] = buckets.get(bound, 0.0) + value
+    if not buckets:
+        return None
+    *bounds, _ = rising = sorted(buckets)
+    # Published one after another: a bucket never holds less than the one before it.
+    counts, most = [], 0.0
+    for bound in rising:
+        most = max(most, buckets[bound])
+        counts.append(most)
+    return Histogram.cumulative(bounds, counts)
 
 
 def _never_less(before: Counters, now: Counters) -> Counters:

@@ -29,10 +29,11 @@ from tritonctl.rollout.stalls import Stalls
 FAILURES, ALONE, DIVERGENCE, MEMORY = "failures", "failures_alone", "divergence", "memory"
 STALLS = "stalls"
 TTFT, ITL, TOKEN_RATE = "ttft", "itl", "tokens_per_second"
+RESPONSE = "response"  # of tasks without tokens: until the whole answer, as the gateway sees it
 # What each test may spend of the false-rollback rate; one that is not used leaves it to others.
 SHARES = {
     FAILURES: 0.36,
-    TTFT: 0.32,
+    TTFT: 0.32,  # or RESPONSE
     STALLS: 0.13,
     DIVERGENCE: 0.08,
     ITL: 0.04,
@@ -40,6 +41,7 @@ SHARES = {
     MEMORY: 0.02,
     ALONE: 0.02,
 }
+SHARES[RESPONSE] = SHARES[TTFT]
 TIMES = (TTFT, ITL, TOKEN_RATE)
 _WHAT = {
     FAILURES: "its requests fail more often than stable's",
@@ -48,6 +50,7 @@ _WHAT = {
     MEMORY: "its memory grows",
     STALLS: "more of its requests stand still than stable's",
     TTFT: "its first tokens take longer than stable's",
+    RESPONSE: "its answers take longer than stable's",
     ITL: "its tokens are further apart than stable's",
     TOKEN_RATE: "it makes fewer tokens a second than stable",
 }
@@ -84,7 +87,7 @@ class Decision:
 class Judge:
     """Of one rollout: `begin_step` at each step, `observe` each scrape. Time is the caller's.
 
-    times: which of TIMES the servers count; a task without tokens has its response time as ttft.
+    times: which of TIMES the servers count, or RESPONSE.
     shadowed: whether questions are asked of both versions; as `rollout.shadow` says when None.
     """
 
@@ -119,7 +122,9 @@ class Judge:
         self._alone = FailuresAlone()
         self._stalls = Stalls()
         self._stalled = 0  # of stable
-        self._slower = {name: Slower(tolerated.slowness) for name in TIMES if name in times}
+        self._slower = {
+            name: Slower(tolerated.slowness) for name in (*TIMES, RESPONSE) if name in times
+        }
         self._divergence = Divergence(tolerated.divergence)
         growth = tolerated.memory_growth
         self._growth = Growth(tolerated=growth, least=_LEAST_GROWTH)

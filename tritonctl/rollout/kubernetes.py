@@ -25,8 +25,7 @@ from tritonctl.releases.verification import require_whole
 from tritonctl.rollout.controller import Seen, World
 from tritonctl.rollout.metrics import Counters
 from tritonctl.rollout.pods import AWAY, Component, Pods, Reach
-from tritonctl.rollout.scraping import MetricsScraper, Version
-from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
+from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.gateway.shares import Division
 from tritonctl.server.groups import refuse_other_tensors
@@ -153,7 +152,7 @@ class Cluster:
         reach = Reach()
         version = Version(_url(in_slot(TRITON, slot), "/metrics"), self._layout(slot))
         components = self._components(reach, [slot], gateway=False)
-        scraper = MetricsScraper(version, None, lambda: "", (), scrape=Pods(components).scrape)
+        scraper = MetricsScraper(version, None, lambda: "", scrape=Pods(components).scrape)
         try:
             for _ in range(_TRIES):  # the first one has to connect
                 if (counters := scraper.look(0.0).scrape.stable) is not None:
@@ -198,7 +197,7 @@ class Cluster:
                 stable,
                 new,
                 lambda: _url(GATEWAY, _STATS),
-                [of_slot(name, candidate) for name in (GRPC, REST)],
+                clusters_of(candidate),
                 scrape=pods.scrape,
             )
             return PodsScraper(metrics, components, names[1], reach)

@@ -14,11 +14,10 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
 from tritonctl.releases.store import Stored
 from tritonctl.rollout.controller import World
-from tritonctl.rollout.scraping import MetricsScraper, Version
+from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
 from tritonctl.rollout.shadow.process import Shadowing, shadow_config
 from tritonctl.rollout.traffic import Traffic
 from tritonctl.server import groups
-from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
 from tritonctl.server.gateway.mirror import require_short, shadow_socket
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.groups import Slot
@@ -131,7 +130,7 @@ class Host:
     def times(self, slot: Slot) -> list[str]:
         """Which times its servers count."""
         version = _version(self._project, slot)
-        counters = MetricsScraper(version, None, lambda: "", ()).look(0.0).scrape.stable
+        counters = MetricsScraper(version, None, lambda: "").look(0.0).scrape.stable
         return sorted(counters.times) if counters is not None else []
 
     def take_back(self) -> None:
@@ -149,7 +148,7 @@ class Host:
                 _version(project, candidate.other),
                 _version(project, candidate),
                 lambda: groups.envoy_metrics_url(project),
-                [of_slot(name, candidate) for name in (GRPC, REST)],
+                clusters_of(candidate),
                 _shadowed(project, candidate, folder, service, int(kept.get("shadowed", 0))),
             )
 

@@ -5,24 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.rollout.controller import Reached, Seen
-from tritonctl.rollout.counting import Counting
-from tritonctl.rollout.metrics import Counters, Distances, Scrape
+from tritonctl.rollout.counting import Counting, of_series
+from tritonctl.rollout.judge import RESPONSE
+from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
+from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
 from tritonctl.server.gateway.shares import OTHERS, USERS
+from tritonctl.server.slots import Slot
 from tritonctl.server.top.counters import Reading
 from tritonctl.server.top.figures import Layout
 from tritonctl.server.usage import ServerUsage
 
 # Beyond it a version is not heard of in this look.
 _SECONDS = 2.0
-_FILTER = "upstream_rq_total"
+_FILTER = "upstream_rq_t"  # total and time
+_CLUSTER, _TIME = "envoy_cluster_name", "envoy_cluster_upstream_rq_time_bucket"
 
 Answer = TypeVar("Answer")
+# What was sent to the candidate, what has come, and the times of candidate and stable.
+AtGateway = tuple[int, Reached, tuple[Histogram | None, Histogram | None]]
 
 
 class Shadowed(Protocol):
@@ -48,7 +54,8 @@ class Version:
 class MetricsScraper:
     """Looks at the versions and at the gateway. None for a version: it does not run.
 
-    gateway: says where its metrics are. clusters: the candidate's, for what was sent to it.
+    gateway: says where its metrics are. clusters: of candidate and stable, for what was
+    sent to the candidate, and how long whole answers took.
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class MetricsScraper:
         stable: Version | None,
         candidate: Version | None,
         gateway: Callable[[], str],
-        clusters: Sequence[str],
+        clusters: tuple[Sequence[str], Sequence[str]] = ((), ()),
         shadowed: Shadowed | None = None,
         scrape: Callable[[str, float], Metrics] = scrape,
     ) -> None:
@@ -80,7 +87,8 @@ class MetricsScraper:
         stable, candidate, gateway = (
             self._end(place, future) for place, future in enumerate(waiting)
         )
-        sent, reached = gateway or (None, None)
+        sent, reached, times = gateway or (None, None, (None, None))
+        candidate, stable = _with_response(candidate, times[0]), _with_response(stable, times[1])
         answers = self._shadowed.news() if self._shadowed is not None else ()
         return Seen(Scrape(at, stable, candidate, sent, answers), reached)
 
@@ -112,15 +120,40 @@ class MetricsScraper:
         reading = Reading.of(metrics, 1.0, rss_bytes=memory)
         return self._counting[place].counters(reading)
 
-    def _at_gateway(self) -> tuple[int, Reached]:
+    def _at_gateway(self) -> AtGateway:
         url = f"{self._gateway()}?usedonly&filter={_FILTER}"
         metrics = self._scrape(url, _SECONDS)
         sent = sum(
-            metrics.total("envoy_cluster_upstream_rq", envoy_cluster_name=name)
-            for name in self._clusters
+            metrics.total("envoy_cluster_upstream_rq", **{_CLUSTER: name})
+            for name in self._clusters[0]
         )
         routes = {
             name: int(metrics.total("envoy_vhost_route_upstream_rq", envoy_route=name))
             for name in (USERS, OTHERS)
         }
-        return int(sent), Reached(sum(routes.values()), routes[USERS])
+        candidate, stable = (_response(metrics, names) for names in self._clusters)
+        return int(sent), Reached(sum(routes.values()), routes[USERS]), (candidate, stable)
+
+
+def clusters_of(candidate: Slot) -> tuple[list[str], list[str]]:
+    """Envoy's, of the candidate's slot and of stable's."""
+    own, others = (
+        [of_slot(name, slot) for name in (GRPC, REST)] for slot in (candidate, candidate.other)
+    )
+    return own, others
+
+
+def _response(metrics: Metrics, clusters: Sequence[str]) -> Histogram | None:
+    """Milliseconds of whole answers, both protocols together; None before the first one."""
+    samples = [
+        (float(sample.labels["le"]), sample.value)
+        for name in clusters
+        for sample in metrics.samples(_TIME, **{_CLUSTER: name})
+    ]
+    return of_series(samples)
+
+
+def _with_response(counters: Counters | None, times: Histogram | None) -> Counters | None:
+    if counters is None or times is None:
+        return counters
+    return replace(counters, times={**counters.times, RESPONSE: times})

@@ -12,6 +12,7 @@ from tritonctl.releases.store import Stored, find_release, stored_releases
 from tritonctl.rollout import asks
 from tritonctl.rollout.asks import Ask
 from tritonctl.rollout.journal import Entry, Event, Journal, controlling, latest
+from tritonctl.rollout.judge import RESPONSE
 from tritonctl.rollout.one_host import Host
 from tritonctl.rollout.places import Place
 from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
@@ -77,7 +78,7 @@ def _load(
     journal.add(Entry(time.time(), Event.STARTED, about))
     try:
         place.load(stored, progress, breaking=breaking)
-        counted = place.times(slot.other)
+        counted = place.times(slot.other) or [RESPONSE]
     except ServerError as error:
         _give_up(journal, f"it was not loaded: {error.problem}")
         raise

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.fakes.task_server import BAD, TaskServer, task_server
 from tests.json_page import as_documented
-from tests.unit.conftest import Cli
-from tritonctl.errors import UsageError
+from tests.unit.conftest import Cli, Sandbox
+from tritonctl.errors import RepositoryError, UsageError
+from tritonctl.host.progress import Silent
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.releases.store import Stored
+from tritonctl.rollout import sides
 from tritonctl.rollout.asking import Question, questions
 from tritonctl.rollout.compare import Asked, Comparison, compared
 from tritonctl.rollout.comparison_page import comparison_page
@@ -35,6 +40,8 @@ from tritonctl.rollout.differences import (
     log_prob_difference,
     recall,
 )
+from tritonctl.server import groups
+from tritonctl.server.groups import Slot
 
 WORDS = ["<b>one</b>", "two", "three"]
 
@@ -292,12 +299,52 @@ def test_questions_without_an_answer(
     assert "question 2: " in done.stderr
 
 
-def test_what_is_refused(cli: Cli, servers: tuple[TaskServer, TaskServer], tmp_path: Path) -> None:
-    """What is no address, models that are not compared."""
+def test_a_release_that_is_served(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its number: the server that has it is asked, whichever slot it is in."""
+    stored = Stored(tmp_path / "3-0d5f2a7c91be", None)
+    there = SimpleNamespace(release=stored.name, endpoint=Endpoint("host:1"))
+    monkeypatch.setattr(sides, "stored_releases", lambda _: [stored])
+    found: dict[Slot, SimpleNamespace | None] = {Slot.A: None, Slot.B: there}
+    monkeypatch.setattr(groups, "group", lambda _, slot: found[slot])
+    project = sandbox.load()
+    with sides.release_served(project, "3", Silent()) as endpoint:
+        assert endpoint.url == "host:1"
+    found[Slot.B] = SimpleNamespace(release="4-000000000000", endpoint=None)
+    with (
+        pytest.raises(RepositoryError),  # to be served by itself, and damaged
+        sides.release_served(project, "3", Silent()),
+    ):
+        raise AssertionError("it is served")
+
+
+def test_questions_of_a_recording(tmp_path: Path) -> None:
+    """As the shadow keeps them: those to other models, and what is no single text, are left out."""
+    file = tmp_path / "shadow-prompts.jsonl"
+    lines: list[dict[str, object]] = [
+        {"at": 1.5, "model": "speller", "text_input": "one", "answers": ["a"]},
+        {"at": 2.5, "model": "chat", "text_input": "two"},
+        {"at": 3.5, "model": "speller", "messages": [{"role": "user", "content": "three"}]},
+        {"text_input": "four"},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    found = questions(file, "text_generation", "speller")
+    assert [one.text for one in found] == ["one", "four"]
+    file.write_text(json.dumps(lines[1]), encoding="utf-8")
+    with pytest.raises(UsageError, match="has no questions to speller"):
+        questions(file, "text_generation", "speller")
+
+
+def test_what_is_refused(
+    cli: Cli, sandbox: Sandbox, servers: tuple[TaskServer, TaskServer], tmp_path: Path
+) -> None:
+    """What is no release, models that are not compared."""
+    sandbox.write()
     a, b = (server.url for server in servers)
     file = prompts(tmp_path)
     release = cli("rollout", "compare", a, "7", "--prompts", file, "--model", "encoder")
-    assert (release.returncode, "`7` is no address" in release.stderr) == (2, True)
+    assert (release.returncode, "no release `7`" in release.stderr) == (2, True)
     plain = cli("rollout", "compare", a, b, "--prompts", file, "--model", "plain")
     assert (plain.returncode, "answers of tensors are not compared" in plain.stderr) == (2, True)
     unknown = cli("rollout", "compare", a, b, "--prompts", file, "--model", "none")

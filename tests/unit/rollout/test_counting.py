@@ -12,7 +12,8 @@ from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.rollout.counting import Counting
 from tritonctl.rollout.metrics import Counters, Distances
-from tritonctl.rollout.scraping import MetricsScraper, Version
+from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
+from tritonctl.server.slots import Slot
 from tritonctl.server.top.counters import Reading
 from tritonctl.server.top.figures import Layout
 
@@ -97,6 +98,16 @@ class Shadow:
         return [Distances(0, 1)] * 2
 
 
+TIMES = [
+    ("triton_grpc_b", 10, 1),
+    ("triton_grpc_b", "+Inf", 3),
+    ("triton_rest_b", 10, 2),
+    ("triton_rest_b", "+Inf", 2),
+    ("triton_rest_a", 10, 0),
+    ("triton_rest_a", "+Inf", 5),
+]
+
+
 def gateway(users: int, others: int) -> str:
     """What Envoy publishes."""
     sent = [("triton_grpc_b", 5), ("triton_rest_b", 2), ("triton_grpc_a", 100)]
@@ -105,6 +116,10 @@ def gateway(users: int, others: int) -> str:
             *(
                 f'envoy_cluster_upstream_rq_total{{envoy_cluster_name="{n}"}} {c}\n'
                 for n, c in sent
+            ),
+            *(
+                f'envoy_cluster_upstream_rq_time_bucket{{envoy_cluster_name="{n}",le="{le}"}} {c}\n'
+                for n, le, c in TIMES
             ),
             f'envoy_vhost_route_upstream_rq_total{{envoy_route="users"}} {users}\n',
             f'envoy_vhost_route_upstream_rq_total{{envoy_route="others"}} {others}\n',
@@ -119,7 +134,7 @@ def test_a_look() -> None:
         Version("a", LAYOUT),
         Version("b", LAYOUT),
         lambda: "envoy",
-        ["triton_grpc_b", "triton_rest_b"],
+        clusters_of(Slot.B),
         Shadow(),
         scrape=lambda url, _: Metrics.parse(published[url.partition("?")[0]]),
     )
@@ -128,6 +143,8 @@ def test_a_look() -> None:
     assert seen.scrape.candidate is not None
     assert (seen.scrape.stable.requests, seen.scrape.candidate.requests) == (90, 7)
     assert (seen.scrape.at, seen.scrape.sent, len(seen.scrape.answers)) == (3.0, 7, 2)
+    assert seen.scrape.candidate.times["response"].counts == (3, 2)
+    assert seen.scrape.stable.times["response"].counts == (0, 5)
     assert seen.gateway is not None
     assert (seen.gateway.requests, seen.gateway.with_user) == (100, 30)
     assert scraper.about() == {"shadowed": 2}
@@ -146,7 +163,7 @@ def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> Non
             raise ServerError("refused", remedy="start it")
         return Metrics.parse(text(3))
 
-    scraper = MetricsScraper(None, Version("b", LAYOUT), lambda: "envoy", (), scrape=scrape)
+    scraper = MetricsScraper(None, Version("b", LAYOUT), lambda: "envoy", scrape=scrape)
     for _ in range(2):
         seen = scraper.look(0.0)
         assert (seen.scrape.stable, seen.scrape.candidate, seen.gateway) == (None, None, None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tritonctl.project.rollout import Rollout
-from tritonctl.rollout.judge import SHARES, Decision, Judge, Standing
+from tritonctl.rollout.judge import RESPONSE, SHARES, TTFT, Decision, Judge, Standing
 from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
 
 BOUNDS = tuple(50 * 1.1**place for place in range(30))
@@ -159,6 +159,22 @@ def test_memory_that_fills_up(stables: float, found: bool) -> None:
     rollout = ROLLOUT.model_copy(update={"hold_seconds": 1000})
     last = run(Version(1, leak=3e6), Version(19, memory=stables), seconds=100, rollout=rollout)[-1]
     assert (last.standing is Standing.ROLLBACK) is found
+
+
+def test_a_task_without_tokens() -> None:
+    """Its answers' whole times count, as the gateway has them."""
+    draw = random.Random(3)  # noqa: S311 - a seeded experiment
+    judge = Judge(ROLLOUT, 0.0, times=[RESPONSE])
+    versions = Version(19), Version(1, ms=200)
+    for second in range(40):
+        stable, candidate = (
+            replace(each, times={RESPONSE: each.times["ttft"]})
+            for each in (version.second(draw) for version in versions)
+        )
+        decision = judge.observe(Scrape(float(second), stable, candidate))
+        if decision.standing is Standing.ROLLBACK:
+            break
+    assert decision.reason == "its answers take longer than stable's"
 
 
 def test_failures_of_both() -> None:
@@ -311,7 +327,8 @@ def test_time_does_not_go_back() -> None:
 
 def test_the_shares_are_one() -> None:
     """All tests together spend the stated rate, no more."""
-    assert sum(SHARES.values()) == pytest.approx(1)
+    assert sum(SHARES.values()) - SHARES[RESPONSE] == pytest.approx(1)
+    assert SHARES[RESPONSE] == SHARES[TTFT]  # one or the other
 
 
 def test_prometheus_buckets() -> None:

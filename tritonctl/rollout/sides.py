@@ -38,7 +38,7 @@ def release_served(project: Project, address: str, progress: Progress) -> Iterat
 @contextmanager
 def _beside(project: Project, stored: Stored, progress: Progress) -> Iterator[Endpoint]:
     require_whole(stored, progress)
-    released, rendered = rendered_release(project, stored, stored.folder)
+    released, rendered = rendered_release(project, stored)
     if project.server.mode != "embedded" or rendered.plan.native:
         raise UsageError(
             f"release {stored.name} is served by no server here, and only containers can serve it",

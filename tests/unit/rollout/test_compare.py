@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,14 @@ from tests.examples import examples
 from tests.fakes.task_server import BAD, TaskServer, task_server
 from tests.json_page import as_documented
 from tests.unit.conftest import Cli, Sandbox
+from tests.unit.releasing import released_once, releases, uncompiled
+from tests.unit.test_reloading import embedded_server
 from tritonctl.errors import RepositoryError, UsageError
-from tritonctl.host.progress import Silent
+from tritonctl.host.progress import Progress, Silent
+from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.releases.store import Stored
+from tritonctl.repository.publish import Rendered
 from tritonctl.rollout import sides
 from tritonctl.rollout.asking import Question, questions
 from tritonctl.rollout.compare import Asked, Comparison, compared
@@ -41,7 +46,11 @@ from tritonctl.rollout.differences import (
     recall,
 )
 from tritonctl.server import groups
+from tritonctl.server.embedded import lifecycle as embedded
 from tritonctl.server.groups import Slot
+from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
+
+__all__ = ["released_once", "releases", "uncompiled"]  # fixtures
 
 WORDS = ["<b>one</b>", "two", "three"]
 
@@ -317,6 +326,36 @@ def test_a_release_that_is_served(
         sides.release_served(project, "3", Silent()),
     ):
         raise AssertionError("it is served")
+
+
+def test_a_release_that_is_not_served(
+    built: Sandbox, releases: list[Stored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a server of its own, on free ports, which ends with the block; nothing is left."""
+    started: list[tuple[Project, Rendered, ServerFiles]] = []
+    ended: list[ServerFiles] = []
+    state = embedded_server(os.getpid(), 1, (1, 2, 3), [])
+
+    def start(
+        project: Project, rendered: Rendered, _: str, files: ServerFiles, __: Progress
+    ) -> EmbeddedServer:
+        started.append((project, rendered, files))
+        write_state(files, state)
+        return state
+
+    monkeypatch.setattr(embedded, "start", start)
+    monkeypatch.setattr(embedded, "stop", lambda _, files: ended.append(files))
+    project = built.load()
+    left = ServerFiles(project.state / "beside-999999999-0a0a0a0a")  # by one that was killed
+    write_state(left, state)
+    with sides.release_served(project, "1", Silent()) as endpoint:
+        assert endpoint == state.endpoint
+        served, rendered, files = started[0]
+        assert (served.gateway, served.frontend, served.server.grpc_port) == (None, None, 0)
+        assert rendered.repository == releases[0].repository
+        assert ended == [left]
+    assert ended == [left, files]
+    assert not [*project.state.glob("beside-*")]
 
 
 def test_questions_of_a_recording(tmp_path: Path) -> None:

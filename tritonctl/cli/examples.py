@@ -57,7 +57,6 @@ EXAMPLES = {
     "rollout differences": ("", "-o differences.html --show-prompts"),
     "rollout compare": (
         "2 3 --prompts asked.txt",
-        "2 3 --prompts .tritonctl/rollouts/1/shadow-prompts.jsonl",
         "a:8001 b:8001 --prompts asked.jsonl -o report.html",
     ),
     "bundle": ("out", "out --json"),

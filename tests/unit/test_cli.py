@@ -509,6 +509,7 @@ def test_an_interruption_waits_for_nothing(built: Sandbox) -> None:
 
 def test_every_error_has_its_own_exit_code() -> None:
     """The tree of tritonctl.errors: 1 to 8 and 130, inherited by special cases."""
+    import tritonctl.server.kubernetes.refusals  # noqa: F401 - whose errors are of the tree
 
     def tree(kind: type[TritonctlError]) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -54,7 +54,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     for library in sys.argv[1:]:
         importlib.import_module(library)
-    # A fork has one thread, and waits for ever for a lock that another one held.
+    # A fork has one thread, and would wait without end for a lock that another thread held.
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, "a library has started a thread"
     gc.freeze()

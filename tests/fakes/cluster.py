@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 Object = dict[str, Any]
+_VERSION = "app.kubernetes.io/version"
 _ALWAYS = ("--request-timeout=", "--context=", "--namespace=", "--output=")
 
 
@@ -123,8 +124,18 @@ def _answer(state: Object, words: list[str]) -> Any:
     if verb in ("auth", "annotate", "delete"):
         return "done"
     if verb == "get" and words[1] == "pods":
-        label = next(w for w in words if w.startswith("--selector=")).rpartition("=")[2]
-        return {"items": [pod for pod in state["pods"] if pod["component"] == label]}
+        option = next(word for word in words if word.startswith("--selector="))
+        wanted = dict(each.split("=") for each in option.partition("=")[2].split(","))
+        component = wanted["app.kubernetes.io/component"]
+        version = wanted.get(_VERSION)
+        return {
+            "items": [
+                pod
+                for pod in state["pods"]
+                if pod["component"] == component
+                and version in (None, pod["metadata"]["labels"][_VERSION])
+            ]
+        }
     if verb == "get":
         return objects.get(f"{words[1]}/{words[2]}")
     if verb in ("apply", "create"):

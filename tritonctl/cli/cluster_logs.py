@@ -35,7 +35,8 @@ def show(
 
     Raises ServerError where it has no pod, ClusterError.
     """
-    from tritonctl.server.kubernetes.installation import component
+    from tritonctl.server.kubernetes.installation import COMPONENT, component
+    from tritonctl.server.kubernetes.kubectl import selecting
 
     found: Iterable[str]
     pods = installation.pods(part)
@@ -46,10 +47,9 @@ def show(
         )
     # A second slot's pods have a label of their own.
     among = ",".join(sorted({component(pod) for pod in pods}))
-    labels = ",".join(f"{key}={value}" for key, value in installation.labels.items())
     asked = [
         "logs",
-        f"--selector={labels},app.kubernetes.io/component in ({among})",
+        selecting(installation.labels, f"{COMPONENT} in ({among})"),
         "--all-containers",
         "--prefix",
         "--ignore-errors",

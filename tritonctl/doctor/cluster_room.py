@@ -13,7 +13,7 @@ from tritonctl.server.kubernetes.demand import (
     MEMORY,
     Amounts,
     Wanted,
-    ends,
+    has_ended,
     quantity,
     requests_of,
     shown,
@@ -41,7 +41,7 @@ def nodes_of(nodes: Sequence[Object], pods: Sequence[Object]) -> list[Node]:
     """Nodes that are ready and take new pods, with what these pods leave free."""
     used: dict[str, list[Amounts]] = {}
     for pod in pods:
-        if not ends(pod):
+        if not has_ended(pod):
             place = str((pod.get("spec") or {}).get("nodeName") or "")
             used.setdefault(place, []).append({**requests_of(pod), "pods": 1.0})
     found = []
@@ -165,7 +165,9 @@ def quota_finding(
         return Finding("quota", "ok", "none")
     asked = total(wanted)
     asked["pods"] = float(sum(each.count for each in wanted))
-    mine = total(Wanted("", 1, {**requests_of(pod), "pods": 1.0}) for pod in own if not ends(pod))
+    mine = total(
+        Wanted("", 1, {**requests_of(pod), "pods": 1.0}) for pod in own if not has_ended(pod)
+    )
     short = []
     for quota in quotas:
         status = quota.get("status") or {}

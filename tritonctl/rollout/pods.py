@@ -9,19 +9,22 @@ counted that was taken away, by an autoscaler or a node's drain, stays counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics, Sample, scrape
+from tritonctl.server.kubernetes.demand import has_ended
 from tritonctl.server.kubernetes.forwarding import Forward, port_forward
 from tritonctl.server.kubernetes.installation import is_ready
 from tritonctl.server.kubernetes.installed import Installed
 from tritonctl.server.kubernetes.kubectl import Object
+from tritonctl.server.kubernetes.metrics import added
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason
 from tritonctl.server.kubernetes.slots import in_slot
+from tritonctl.server.kubernetes.troubles import restarts
 from tritonctl.server.slots import Slot
 
 # The way to the cluster fails, not the service, which goes on.
@@ -104,12 +107,7 @@ class Component:
 
     def restarts(self) -> int:
         """Of containers in pods that are there, as of the last look."""
-        statuses = [
-            status
-            for pod in self._pods.values()
-            for status in pod.get("status", {}).get("containerStatuses", [])
-        ]
-        return sum(int(status.get("restartCount", 0)) for status in statuses)
+        return sum(restarts(pod) for pod in self._pods.values())
 
     def close(self) -> None:
         """End the connections."""
@@ -174,25 +172,9 @@ class Pods:
     def scrape(self, url: str, seconds: float) -> Metrics:
         """Raises ServerError where not all is known."""
         parts = urlsplit(url)
-        component = self._components.get(parts.hostname or "")
-        if component is None:
-            raise ServerError(f"{url} is nobody's here", remedy="ask a component that there is")
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        return component.total(path, seconds)
-
-
-def added(found: Iterable[Metrics]) -> Metrics:
-    """Series of the same name and labels as one."""
-    sums: dict[tuple[str, frozenset[tuple[str, str]]], Any] = {}
-    for metrics in found:
-        for sample in metrics:
-            key = (sample.name, frozenset(sample.labels.items()))
-            sums[key] = sums.get(key, 0.0) + sample.value
-    return Metrics(Sample(name, dict(labels), value) for (name, labels), value in sums.items())
+        return self._components[parts.hostname or ""].total(path, seconds)
 
 
 def _is_leaving(pod: Object) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp")) or pod.get("status", {}).get("phase") in (
-        "Succeeded",
-        "Failed",
-    )
+    return bool(pod["metadata"].get("deletionTimestamp")) or has_ended(pod)

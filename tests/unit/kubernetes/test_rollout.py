@@ -15,7 +15,13 @@ import pytest
 
 from tests.fakes.cluster import FakeCluster
 from tests.unit.conftest import Sandbox
-from tritonctl.errors import ConfigurationError, HostError, ServerError, UsageError
+from tritonctl.errors import (
+    ConfigurationError,
+    HostError,
+    ServerError,
+    TritonctlError,
+    UsageError,
+)
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.rollout import kubernetes as rolling
@@ -29,6 +35,7 @@ from tritonctl.server.kubernetes.candidate import Charted, Copying
 from tritonctl.server.kubernetes.installation import RELEASE
 from tritonctl.server.kubernetes.installed import Installed, LiveRoutes, empty
 from tritonctl.server.kubernetes.kubectl import Kubectl
+from tritonctl.server.kubernetes.troubles import container_trouble
 from tritonctl.server.slots import Slot
 
 OLD, NEW = f"1-{'a' * 12}", f"2-{'b' * 12}"
@@ -330,7 +337,7 @@ def pod(name: str = "p1", *, component: str = "triton-b", **status: Any) -> dict
                 ]
             },
             ServerError,
-            "container weights: weights: no release",
+            "is not whole or not there: .*weights: no release",
         ),
         (
             {
@@ -342,7 +349,7 @@ def pod(name: str = "p1", *, component: str = "triton-b", **status: Any) -> dict
                 ]
             },
             ServerError,
-            "container triton: denied",
+            "is not pulled .*: denied",
         ),
         (
             {
@@ -373,8 +380,22 @@ def test_a_candidate_that_does_not_start(
     monkeypatch.setattr(loading, "_UNSCHEDULED_SECONDS", 0.0)
     fake.set(ready=False, pods=[pod(**status)])
     copying = Copying(installed, charted(OLD), charted(NEW), Slot.B)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=told) as caught:
         loading.load(copying, Silent())
+    assert isinstance(caught.value, TritonctlError)
+    assert f"`tritonctl rollout start {NEW} --on kubernetes --namespace ml`" in caught.value.remedy
+
+
+def test_a_release_that_comes_into_the_claim_later() -> None:
+    """Its check fails until then, and is repeated: what it said before is over."""
+    failed = {"terminated": {"exitCode": 1, "message": "weights: no release"}}
+    for state, hopeless in (
+        ({"terminated": {"exitCode": 0, "reason": "Completed"}}, False),
+        ({"running": {}}, True),
+    ):
+        weights: dict[str, Any] = {"name": "weights", "state": state, "lastState": failed}
+        trouble = container_trouble(pod(initContainerStatuses=[weights]), "")
+        assert (trouble is not None) == hopeless
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,16 +17,21 @@ from typing import Any, Self
 import yaml
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.server.kubernetes.installation import COMPONENT, FRONTEND, RELEASE, TRITON
+from tritonctl.server.kubernetes.demand import quantity
+from tritonctl.server.kubernetes.installation import (
+    COMPONENT,
+    FRONTEND,
+    RELEASE,
+    TRITON,
+    VERSION,
+)
 from tritonctl.server.kubernetes.installed import HELD, MANAGED, Installed
 from tritonctl.server.kubernetes.kubectl import Object
 from tritonctl.server.kubernetes.slots import in_slot
 from tritonctl.server.slots import Slot
 
-_VERSION = "app.kubernetes.io/version"
 _CONFIGURATION = "tritonctl/configuration"
 _EXIT = "--exit-timeout-secs="
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _GRPC = 8001
 
 
@@ -133,7 +137,7 @@ class Copying:
         labels = {**live["metadata"].get("labels", {}), COMPONENT: component}
         labels.pop(MANAGED, None)
         spec["selector"]["matchLabels"][COMPONENT] = component
-        template["metadata"]["labels"] |= {COMPONENT: component, _VERSION: self.wanted.name}
+        template["metadata"]["labels"] |= {COMPONENT: component, VERSION: self.wanted.name}
         notes = template["metadata"].setdefault("annotations", {})
         notes[RELEASE] = self.wanted.address
         for spread in template["spec"].get("topologySpreadConstraints", []):
@@ -179,7 +183,7 @@ class Copying:
     def _size(self, live: str, value: str) -> str:
         """The release's own, unless somebody has chosen another one for the installation."""
         before, after = (each.values["triton"][value] for each in (self.served, self.wanted))
-        return str(after) if _bytes(live) == _bytes(before) else live
+        return str(after) if _are_equal(live, before) else live
 
     def _configuration(self, stable: Slot) -> str:
         text = (self.wanted.frontend or "").replace("__RELEASE__", self.wanted.name)
@@ -188,8 +192,9 @@ class Copying:
         return json.dumps(config, indent=2) + "\n"
 
 
-def _bytes(quantity: str) -> int | None:
-    """None for one that is written in another way: no chart of ours wrote it."""
-    match = re.fullmatch(r"(\d+)([kMG]i?|Ki)?", quantity)
-    unit = _UNITS.get(match[2] or "") if match else None
-    return int(match[1]) * unit if match and unit else None
+def _are_equal(live: str, charted: str) -> bool:
+    """A cluster may write 1024Mi as 1Gi. What is no quantity is nobody's chart's."""
+    try:
+        return quantity(live) == quantity(charted)
+    except ValueError:
+        return False

@@ -105,7 +105,7 @@ def requests_of(pod: Object) -> Amounts:
     return together
 
 
-def ends(pod: Object) -> bool:
+def has_ended(pod: Object) -> bool:
     """Whether it has ended, and asks nothing any more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 

@@ -16,6 +16,7 @@ from tritonctl.server.kubernetes.kubectl import Kubectl, Object, name
 _NAME = "app.kubernetes.io/name"
 _INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
+VERSION = "app.kubernetes.io/version"  # of pods: the release's name
 TRITON, FRONTEND, GATEWAY = "triton", "frontend", "gateway"
 METRICS_PORT = 8002
 RELEASE = "tritonctl/release"  # annotation of pods: NAME@sha256:DIGEST

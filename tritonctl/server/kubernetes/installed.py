@@ -19,7 +19,7 @@ from tritonctl.server.kubernetes.installation import (
     TRITON,
     Installation,
 )
-from tritonctl.server.kubernetes.kubectl import Object, reason_of
+from tritonctl.server.kubernetes.kubectl import Object, selecting
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason
 from tritonctl.server.kubernetes.slots import ROUTES, in_slot, placement, routes
 from tritonctl.server.slots import Slot
@@ -167,7 +167,7 @@ class LiveRoutes:
         self._installed.kubectl.run(
             "annotate",
             "pods",
-            f"--selector={selector(self._installed.labels_of(GATEWAY))}",
+            selecting(self._installed.labels_of(GATEWAY)),
             "--overwrite",
             f"{_MOVED}={stamp}",
         )
@@ -185,7 +185,7 @@ def scale(installed: Installed, part: str, slot: Slot, replicas: int) -> None:
     try:
         installed.kubectl.patch("deployment", installed.called(part, slot), change)
     except ClusterError as error:
-        if reason_of(error) is not Reason.NOT_FOUND:
+        if error.reason is not Reason.NOT_FOUND:
             raise
 
 
@@ -203,10 +203,5 @@ def empty(installed: Installed, routes: LiveRoutes, slot: Slot, *, at_once: bool
     for part in (TRITON, FRONTEND):
         scale(installed, part, slot, 0)
     if at_once:
-        which = f"--selector={selector(installed.labels_of(TRITON, slot))}"
+        which = selecting(installed.labels_of(TRITON, slot))
         installed.kubectl.run("delete", "pods", which, "--grace-period=1", "--wait=false")
-
-
-def selector(labels: Mapping[str, str]) -> str:
-    """As kubectl takes labels."""
-    return ",".join(f"{name}={value}" for name, value in labels.items())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from tritonctl.errors import TritonctlError, UsageError
+from tritonctl.errors import UsageError
 from tritonctl.host.process import end_group
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason, refusal
 
@@ -121,7 +121,7 @@ class Kubectl:
         """
         options = ["--all-namespaces"] if everywhere else []
         if selector:
-            options.append("--selector=" + ",".join(f"{k}={v}" for k, v in selector.items()))
+            options.append(selecting(selector))
         return list(self.json("get", kind, *options).get("items") or [])
 
     def find(self, kind: str, name: str) -> Object | None:
@@ -266,10 +266,10 @@ def name(option: str, value: str) -> str:
     return value
 
 
-def reason_of(error: TritonctlError) -> Reason | None:
-    """Why a cluster refused; None for other errors."""
-    reason = getattr(error, "reason", None)
-    return reason if isinstance(reason, Reason) else None
+def selecting(labels: Mapping[str, str], *more: str) -> str:
+    """kubectl's option for objects with all of these labels; `more`: further conditions."""
+    equal = [f"{key}={value}" for key, value in labels.items()]
+    return f"--selector={','.join([*equal, *more])}"
 
 
 def _named(value: str) -> str:

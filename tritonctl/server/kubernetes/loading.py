@@ -4,29 +4,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from tritonctl.errors import HostError, ServerError
 from tritonctl.host.progress import Progress
 from tritonctl.server.kubernetes.candidate import Copying
-from tritonctl.server.kubernetes.installation import FRONTEND, TRITON
+from tritonctl.server.kubernetes.installation import FRONTEND, TRITON, VERSION
 from tritonctl.server.kubernetes.installed import HELD, Installed
 from tritonctl.server.kubernetes.kubectl import Object
+from tritonctl.server.kubernetes.troubles import container_trouble, unscheduled
 from tritonctl.server.slots import Slot
 
 _SCALER = "horizontalpodautoscaler"
 _POLL_SECONDS = 1.0
 _UNSCHEDULED_SECONDS = 60.0
 _MORE_SECONDS = 600.0  # for the image and the release, as the chart's own deadline has them
-# A container does not come out of these by itself.
-_HOPELESS = {
-    "ErrImageNeverPull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "CreateContainerConfigError",
-    "CrashLoopBackOff",
-}
 
 
 def load(copying: Copying, progress: Progress) -> None:
@@ -76,36 +68,35 @@ def _put(installed: Installed, objects: Iterable[Object]) -> None:
 
 def _wait(installed: Installed, made: Object, deadline: float) -> None:
     name, labels = made["metadata"]["name"], made["spec"]["selector"]["matchLabels"]
-    release = made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/version"]
+    release = made["spec"]["template"]["metadata"]["labels"][VERSION]
     since = time.monotonic()
-    while True:
-        found = installed.kubectl.find("deployment", name) or {}
-        if is_complete(found):
-            return
-        pods = [
-            pod
-            for pod in installed.kubectl.get("pods", selector=labels)
-            if pod["metadata"].get("labels", {}).get("app.kubernetes.io/version") == release
-        ]
-        for pod in pods:
-            if trouble := trouble_of(pod):
-                raise ServerError(
-                    f"release {release} does not start in pod {pod['metadata']['name']}: {trouble}",
-                    remedy="correct it and start again; nobody was moved",
-                )
-            waits = unscheduled(pod)
-            if waits and time.monotonic() - since > _UNSCHEDULED_SECONDS:
-                raise HostError(
-                    f"the cluster has no room for release {release} beside the one that serves: "
-                    f"{waits}",
-                    remedy="add a node, or scale the stable release down first",
-                )
+    while not is_complete(installed.kubectl.find("deployment", name) or {}):
+        waited = time.monotonic() - since
+        for pod in installed.kubectl.get("pods", selector={**labels, VERSION: release}):
+            _refuse_hopeless(pod, release, installed.kubectl.flags, waited)
         if time.monotonic() > deadline:
             raise ServerError(
                 f"release {release} is not ready in time in Deployment {name}",
-                remedy=f"see why: `kubectl describe deployment {name}`",
+                remedy=f"see why: `kubectl{installed.kubectl.flags} describe deployment {name}`",
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _refuse_hopeless(pod: Object, release: str, flags: str, waited: float) -> None:
+    """Raises ServerError for a pod that fails, HostError where no node takes it for long."""
+    again = f"then `tritonctl rollout start {release} --on kubernetes{flags}`: nobody was moved"
+    if trouble := container_trouble(pod, flags):
+        # The pods of a rollout that fails are removed: no log is left to look at.
+        first = trouble.remedy if trouble.of_cluster else "mend what the message names"
+        raise ServerError(
+            f"release {release} does not start in pod {trouble.what}: {trouble.problem}",
+            remedy=f"{first}; {again}",
+        )
+    if waited > _UNSCHEDULED_SECONDS and (trouble := unscheduled(pod, flags)):
+        raise HostError(
+            f"release {release} has no room beside the one that serves: {trouble.problem}",
+            remedy=f"{trouble.remedy}; add a node, or scale the stable release down; {again}",
+        )
 
 
 def is_complete(deployment: Object) -> bool:
@@ -116,32 +107,3 @@ def is_complete(deployment: Object) -> bool:
         return False
     counts = [status.get(each, 0) for each in ("replicas", "updatedReplicas", "readyReplicas")]
     return counts == [wanted] * 3
-
-
-def trouble_of(pod: Object) -> str:
-    """Why a pod will not start, in the words of the container that failed; empty if it may."""
-    status = pod.get("status", {})
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(key, []):
-            if said := _trouble(container):
-                return f"container {container['name']}: {said}"
-    return ""
-
-
-def unscheduled(pod: Object) -> str:
-    """Why no node takes a pod; empty where one does."""
-    for each in pod.get("status", {}).get("conditions", []):
-        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
-            return str(each.get("message", ""))
-    return ""
-
-
-def _trouble(container: Mapping[str, Any]) -> str:
-    waiting = container.get("state", {}).get("waiting") or {}
-    ended = container.get("state", {}).get("terminated") or {}
-    last = container.get("lastState", {}).get("terminated") or {}
-    failed = next((each for each in (ended, last) if each.get("exitCode")), None)
-    if waiting.get("reason") in _HOPELESS or (failed and container["name"] == "weights"):
-        said = (failed or {}).get("message") or waiting.get("message") or waiting.get("reason")
-        return str(said or f"it ended with {failed and failed['exitCode']}").strip()[-400:]
-    return ""

@@ -57,6 +57,10 @@ _ENDPOINT = (
     "`kubectl{flags} cluster-info` asks it again; is the cluster up, and this machine in its "
     "network (a VPN, a proxy)?"
 )
+QUOTA_REMEDY = (
+    "`kubectl{flags} describe resourcequota` shows it; ask for more, or lower cpu, memory and "
+    "replicas in your file of values"
+)
 # The first that matches: pattern, reason, what failed, what to do. {message}: what kubectl said;
 # {flags}: context and namespace, as they were given.
 _KNOWN: Sequence[tuple[str, Reason, str, str]] = (
@@ -109,10 +113,7 @@ _KNOWN: Sequence[tuple[str, Reason, str, str]] = (
         r"exceeded quota|is forbidden: failed quota",
         Reason.QUOTA,
         "the namespace's quota is too small: {message}",
-        (
-            "`kubectl{flags} describe resourcequota` shows it; ask for more, or lower cpu, memory "
-            "and replicas in your file of values"
-        ),
+        QUOTA_REMEDY,
     ),
     (
         r"violates PodSecurity|admission webhook .* denied|ValidatingAdmissionPolicy",

@@ -9,6 +9,7 @@ from typing import Any
 
 from tritonctl.server.kubernetes.installation import Installation, part_of
 from tritonctl.server.kubernetes.kubectl import Object
+from tritonctl.server.kubernetes.refusals import QUOTA_REMEDY
 
 _MOST = 300  # letters of what the cluster says
 _NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
@@ -82,8 +83,8 @@ def _containers(pod: Object) -> list[dict[str, Any]]:
     ]
 
 
-def pod_trouble(pod: Object, flags: str) -> Trouble | None:
-    """What keeps a pod from being ready, where the cluster says; flags: for kubectl."""
+def container_trouble(pod: Object, flags: str) -> Trouble | None:
+    """Why a container does not run, and will not by itself; flags: for kubectl."""
     name = str(pod["metadata"]["name"])
     for each in _containers(pod):
         waiting = (each.get("state") or {}).get("waiting") or {}
@@ -102,9 +103,15 @@ def pod_trouble(pod: Object, flags: str) -> Trouble | None:
                 f"`kubectl{flags} get secrets,configmaps` shows what is there; a comment in "
                 "values.yaml shows how to make the Secret",
             )
-        if reason == "CrashLoopBackOff":
+        if reason == "CrashLoopBackOff" or (each["name"] == _WEIGHTS and _has_failed(each)):
             return _ends_again(pod, str(each["name"]), flags)
-    return _unscheduled(pod, flags)
+    return None
+
+
+def _has_failed(container: dict[str, Any]) -> bool:
+    """Whether it ended with an error, and has not ended without one since."""
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    return bool((state.get("terminated") or last.get("terminated") or {}).get("exitCode"))
 
 
 def _ends_again(pod: Object, container: str, flags: str) -> Trouble:
@@ -114,8 +121,8 @@ def _ends_again(pod: Object, container: str, flags: str) -> Trouble:
         return Trouble(
             name,
             f"the release is not whole or not there: {how}",
-            "copy its folder of releases/ into the claim; pods compare every file with the digest "
-            "of `release` in values.yaml",
+            "copy its folder of releases/ into the claim; pods check every file against the "
+            "release's digest",
         )
     remedy = f"`kubectl{flags} logs {name} --container {container} --previous` shows its end"
     if end and end.reason == "OOMKilled":
@@ -123,7 +130,8 @@ def _ends_again(pod: Object, container: str, flags: str) -> Trouble:
     return Trouble(name, f"{container} ends again and again: {how}", remedy, of_cluster=False)
 
 
-def _unscheduled(pod: Object, flags: str) -> Trouble | None:
+def unscheduled(pod: Object, flags: str) -> Trouble | None:
+    """Why no node takes a pod; None where one does, or may still; flags: for kubectl."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or []:
         if condition["type"] != "PodScheduled" or condition["status"] == "True":
@@ -150,10 +158,9 @@ def deployment_trouble(deployment: Object, flags: str) -> Trouble | None:
     for condition in (deployment.get("status") or {}).get("conditions") or []:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             message = _short(condition.get("message"))
-            remedy = f"`kubectl{flags} describe resourcequota` shows it; ask for more, or lower "
-            remedy += "cpu, memory and replicas in your file of values"
-            if "quota" not in message:
-                remedy = f"`kubectl{flags} describe namespace` shows its policies and limits"
+            remedy = f"`kubectl{flags} describe namespace` shows its policies and limits"
+            if "quota" in message:
+                remedy = QUOTA_REMEDY.replace("{flags}", flags)
             return Trouble(str(deployment["metadata"]["name"]), f"no pod: {message}", remedy)
     return None
 
@@ -184,7 +191,9 @@ def troubles(
     flags = installation.kubectl.flags
     found = [*claim_troubles(installation)]
     found += [one for each in deployments if (one := deployment_trouble(each, flags))]
-    return found + [one for each in pods if (one := pod_trouble(each, flags))]
+    for pod in pods:
+        found += [one] if (one := container_trouble(pod, flags) or unscheduled(pod, flags)) else []
+    return found
 
 
 def _short(message: object) -> str:

@@ -21,11 +21,15 @@ Start = Callable[..., GuideTrials]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts them; their processes end with the test."""
+    """Starts them; their processes end with the test.
+
+    No time passes unless a test has a clock: beside others, a process may get no processor for as
+    long as one is given up after.
+    """
     begun: list[GuideTrials] = []
 
-    def begin(load: str = "good", **options: object) -> GuideTrials:
-        trials = GuideTrials((PROGRAM,), {"load": load}, **options)  # type: ignore[arg-type]
+    def begin(load: str = "good", clock: Callable[[], float] = lambda: 0.0) -> GuideTrials:
+        trials = GuideTrials((PROGRAM,), {"load": load}, clock)
         begun.append(trials)
         return trials
 

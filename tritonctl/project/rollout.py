@@ -28,6 +28,12 @@ class Tolerated(Strict):
         description="chance of a request to be slower than one of stable at the same time, beyond "
         "the 0.5 of equals; where times vary by a third, 1 % longer is about 0.01",
     )
+    slow_phases: NotNegative = Field(
+        0.4,
+        description="of a version by itself, for up to some minutes: by how much longer or shorter "
+        "its times are meanwhile, in standard deviations of the times of one second; 0: servers "
+        "that nothing disturbs by themselves, and a slower one is found sooner",
+    )
     failures: AboveZeroShare = Field(
         0.01, description="share of requests that fail once stable has none to compare with"
     )

@@ -123,7 +123,9 @@ class Judge:
         self._stalls = Stalls()
         self._stalled = 0  # of stable
         self._slower = {
-            name: Slower(tolerated.slowness) for name in (*TIMES, RESPONSE) if name in times
+            name: Slower(tolerated.slowness, tolerated.slow_phases)
+            for name in (*TIMES, RESPONSE)
+            if name in times
         }
         self._divergence = Divergence(tolerated.divergence)
         growth = tolerated.memory_growth
@@ -233,9 +235,11 @@ class Judge:
             self._alone.update(candidate.failures, candidate.requests, most)
         comparable = candidate.requests <= _MOST_SHARE * (candidate.requests + stable.requests)
         for name, test in self._slower.items():
-            if name not in candidate.times or name not in stable.times:
+            if name not in stable.times:
                 continue
-            bounds, mine, others = in_shared_buckets(candidate.times[name], stable.times[name])
+            theirs = stable.times[name]
+            none = theirs[0], [0] * len(theirs[1])  # before the candidate's first request
+            bounds, mine, others = in_shared_buckets(candidate.times.get(name, none), theirs)
             places = places_of(bounds)
             if name == TOKEN_RATE:  # more is better
                 mine, others, places = mine[::-1], others[::-1], [-one for one in places[::-1]]

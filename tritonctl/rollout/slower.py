@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import NormalDist
 
+from tritonctl.rollout.phases import OwnPhases
 from tritonctl.rollout.sequential import Wealth
 
 # How the stake is spread over how much longer the candidate takes, in standard deviations.
@@ -30,38 +31,39 @@ class Slower:
     """One bet each moment, on the sum of the candidate's times, given all of the moment's.
 
     `tolerated`: the chance of the candidate's time to be the longer one of two, beyond 1/2, that is
-    no fault. Spread: of stable's times within moments so far.
+    no fault. `slow_phases`: of a version by itself, their sd that is no fault, in that of times
+    within a moment. Spread: of stable's times within moments so far.
 
-    A slow phase of the candidate alone is one event, not as many as it has requests: by as much as
-    the past shows requests to go together, each one's gain or loss counts less (`Clumping`).
+    A slow phase of the candidate alone is one event, not as many as it has requests. So this bet
+    must be won, and the one that knows of such phases (`OwnPhases`), too.
     """
 
-    KEPT = ("_wealth", "_clumping", "_spread")
+    KEPT = ("_wealth", "_phases", "_spread", "_moments")
 
-    def __init__(self, tolerated: float = 0.005) -> None:
+    def __init__(self, tolerated: float = 0.005, slow_phases: float = 0.4) -> None:
         self._tolerated = math.sqrt(2) * NormalDist().inv_cdf(0.5 + tolerated)
         self._wealth = Wealth([share for _, share in _SHIFTS])
-        self._clumping = Clumping()
+        self._phases = OwnPhases(slow_phases)
         self._spread = [0.0, 0.0]  # degrees of freedom, sum of squares
+        self._moments = 0
 
     @property
     def evidence(self) -> float:
-        """An e-value against "no slower than stable"."""
-        return self._wealth.evidence
+        """An e-value against "no slower than stable", with slow phases of its own or without.
+
+        The lesser of two: each is one against its own half of that.
+        """
+        return min(self.alike, self._phases.evidence)
 
     @property
-    def clumping(self) -> float:
-        """How many requests tell as much as one would alone, as last found."""
-        return self._clumping.value
+    def alike(self) -> float:
+        """An e-value against "no slower than stable, and no slow phases of its own"."""
+        return self._wealth.evidence
 
     def learn(self, stable: Sequence[int], places: Sequence[float]) -> None:
-        """How much stable's times vary within a moment; of a moment that nothing is bet on."""
-        total = sum(stable)
-        if not total:
-            return
-        mean = sum(n * place for n, place in zip(stable, places, strict=True)) / total
-        squares = (n * (place - mean) ** 2 for n, place in zip(stable, places, strict=True))
-        self._spread = [self._spread[0] + total - 1, self._spread[1] + sum(squares)]
+        """How stable's times vary, in a moment that nothing is bet on."""
+        self._see_phases([0] * len(places), stable, places)
+        self._measure(stable, places)
 
     def update(
         self, candidate: Sequence[int], stable: Sequence[int], places: Sequence[float]
@@ -72,31 +74,60 @@ class Slower:
         too: they are time between those that have some.
         """
         requests, others = _buckets(candidate), _buckets(stable)
-        if not others:
-            requests = []
-        # Any order will do; this one is the same in a process that goes on with the test.
-        order = random.Random(self._clumping.moments)  # noqa: S311
-        some = order.sample(requests, min(len(requests), _MOST_BETS))
-        beside = order.sample(others, min(len(others), _MOST_BESIDE))
-        power = 1 / self._clumping.of(len(some))
-        if some and self._spread[0] >= _LEAST:
+        if requests and others and self._known:
+            # Any order will do; this one is the same in a process that goes on with the test.
+            order = random.Random(self._moments)  # noqa: S311
+            some = order.sample(requests, min(len(requests), _MOST_BETS))
+            beside = order.sample(others, min(len(others), _MOST_BESIDE))
             times = self._standardised([places[bucket] for bucket in some + beside], places)
             fair = _gain(times, len(some), self._tolerated)
             self._wealth.settle(
                 [
-                    math.exp(power * (_gain(times, len(some), self._tolerated + shift) - fair))
+                    math.exp(_gain(times, len(some), self._tolerated + shift) - fair)
                     for shift, _ in _SHIFTS
                 ]
             )
-        self._clumping.add(ranks(some, stable))
-        self.learn(stable, places)
+        self._see_phases(candidate, stable, places)
+        self._measure(stable, places)
+
+    @property
+    def _known(self) -> bool:
+        """Whether the spread is."""
+        return self._spread[0] >= _LEAST
+
+    def _variance(self, places: Sequence[float]) -> float:
+        """Of stable's times; within a bucket they vary, too."""
+        width = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else 1.0
+        return self._spread[1] / self._spread[0] + width * width / 12
 
     def _standardised(self, times: Sequence[float], places: Sequence[float]) -> list[float]:
-        """In standard deviations from their middle; within a bucket they vary, too."""
-        width = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else 1.0
-        spread = math.sqrt(self._spread[1] / self._spread[0] + width * width / 12)
+        """In standard deviations from their middle."""
+        spread = math.sqrt(self._variance(places))
         middle = sorted(times)[len(times) // 2]
         return [max(-_FURTHEST, min(_FURTHEST, (time - middle) / spread)) for time in times]
+
+    def _see_phases(
+        self, candidate: Sequence[int], stable: Sequence[int], places: Sequence[float]
+    ) -> None:
+        if not self._known:
+            return
+        variance = self._variance(places)
+        others = _buckets(stable)
+        if not others:
+            self._phases.update(None, None, variance)
+            return
+        middle, furthest = places[others[len(others) // 2]], _FURTHEST * math.sqrt(variance)
+        near = [max(middle - furthest, min(middle + furthest, place)) for place in places]
+        self._phases.update(_mean(candidate, near), _mean(stable, near), variance)
+
+    def _measure(self, stable: Sequence[int], places: Sequence[float]) -> None:
+        """How much stable's times vary within a moment."""
+        self._moments += 1
+        if (found := _mean(stable, places)) is None:
+            return
+        mean, total = found
+        squares = (n * (place - mean) ** 2 for n, place in zip(stable, places, strict=True))
+        self._spread = [self._spread[0] + total - 1, self._spread[1] + sum(squares)]
 
 
 def places_of(bounds: Sequence[float]) -> list[float]:
@@ -124,6 +155,13 @@ def _merged(bounds: Sequence[float], counts: Sequence[int], shared: Sequence[flo
     return found
 
 
+def _mean(counts: Sequence[int], places: Sequence[float]) -> tuple[float, int] | None:
+    """Of the times in these buckets, and how many they are; None without any."""
+    if not (total := sum(counts)):
+        return None
+    return sum(n * place for n, place in zip(counts, places, strict=True)) / total, total
+
+
 def _buckets(counts: Sequence[int]) -> list[int]:
     return [bucket for bucket, count in enumerate(counts) for _ in range(count)]
 
@@ -145,79 +183,3 @@ def _mean_product(weights: Sequence[float], chosen: int) -> float:
             part = size / seen
             means[size] = means[size] * (1 - part) + means[size - 1] * weight * part
     return means[chosen]
-
-
-class Clumping:
-    """By how much sums of values over some time vary more than if each were by itself; 1 or more.
-
-    Estimated from the past, over batches of 1 to 32 moments (the largest counts), and taken
-    downwards by half its error: values that are independent have about 1. What clumps in time
-    clumps more when there is more of it, so the excess is in proportion to the values of a moment.
-    """
-
-    KEPT = ("_excess", "moments", "_values", "_total", "_squares", "_open", "_sums")
-    _SIZES = (1, 2, 4, 8, 16, 32)
-    _LEAST_BATCHES, _CAUTION = 6, 0.5
-
-    def __init__(self) -> None:
-        self.value = 1.0
-        self._excess = 0.0  # for each value of a moment
-        self.moments = self._values = 0
-        self._total = self._squares = 0.0
-        self._open = [(0.0, 0)] * len(self._SIZES)  # sum and values of a batch under way
-        self._sums = [[0.0] * 4 for _ in self._SIZES]  # batches, sum^2, sum * values, values^2
-
-    def of(self, values: int) -> float:
-        """For a moment of so many values, before they are known."""
-        usual = self._values / self.moments if self.moments else 0.0
-        self.value = 1 + self._excess * max(values, usual)
-        return self.value
-
-    def add(self, values: Sequence[float]) -> None:
-        """A moment's."""
-        self.moments += 1
-        self._values += len(values)
-        self._total += sum(values)
-        self._squares += sum(value * value for value in values)
-        for place, size in enumerate(self._SIZES):
-            total, count = self._open[place]
-            total, count = total + sum(values), count + len(values)
-            self._open[place] = total, count
-            if self.moments % size == 0:
-                terms = (1.0, total * total, total * count, float(count * count))
-                kept = self._sums[place]
-                self._sums[place] = [old + new for old, new in zip(kept, terms, strict=True)]
-                self._open[place] = 0.0, 0
-        if values:
-            self._excess = self._estimate()
-
-    def _estimate(self) -> float:
-        mean = self._total / self._values
-        alone = self._squares - self._values * mean * mean
-        if alone <= 0:
-            return 0.0
-        largest = 1.0
-        for size, (batches, squares, products, counts) in zip(self._SIZES, self._sums, strict=True):
-            if batches < self._LEAST_BATCHES:
-                break
-            together = squares - 2 * mean * products + mean * mean * counts
-            part = batches * size / self.moments  # of the values that are in whole batches
-            ratio = together / (alone * part)
-            largest = max(largest, ratio * (1 - self._CAUTION * math.sqrt(2 / batches)))
-        return (largest - 1) * self.moments / self._values
-
-
-def ranks(requests: Sequence[int], stable: Sequence[int]) -> list[float]:
-    """Of each request's bucket among stable's and those before it: 0 at the median, up to 1/2.
-
-    stable: requests in each bucket, one or more. If all are drawn alike, each rank is as likely as
-    any other whatever those before it are; equal ones share theirs.
-    """
-    pool, total = list(stable), sum(stable)
-    found = []
-    for bucket in requests:
-        faster = sum(pool[:bucket]) + pool[bucket] / 2
-        found.append(faster / total - 0.5)
-        pool[bucket] += 1
-        total += 1
-    return found

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tritonctl.rollout.slower import Slower, in_shared_buckets, places_of, ranks
+from tritonctl.rollout.slower import Slower, in_shared_buckets, places_of
 
 PLACES = [0.0, 1.0, 2.0, 3.0]
 USUAL = [5, 8, 5, 1]
@@ -33,16 +33,12 @@ def test_times_are_a_fair_bet(times: tuple[int, ...], tolerated: float) -> None:
         candidate, stable = order[4:], order[:4]
         counts = [[group.count(bucket) for bucket in range(6)] for group in (candidate, stable)]
         test.update(counts[0], counts[1], range(6))
-        wealth.append(test.evidence)
+        wealth.append(test.alike)
+        assert test.evidence <= test.alike
     mean = sum(wealth) / len(wealth)
     assert mean <= 1 + 1e-9
     assert mean == pytest.approx(1) or tolerated
     assert min(wealth) < max(wealth)
-
-
-def test_ranks_of_one_moment() -> None:
-    """Among stable's and those before: four of five are faster, then one of six is equal."""
-    assert ranks([3, 3], [2, 0, 2, 0, 1]) == pytest.approx([4 / 5 - 0.5, 4.5 / 6 - 0.5])
 
 
 def test_places_of_buckets() -> None:
@@ -57,9 +53,10 @@ def test_places_of_buckets() -> None:
 def test_twice_the_time() -> None:
     """A few requests that each take longer than most of stable's."""
     test = learned()
-    for _ in range(12):
+    for _ in range(40):
         test.update([0, 0, 0, 1], USUAL, PLACES)
     assert test.evidence > 1000
+    assert test.alike > test.evidence
 
 
 def test_nothing_is_bet_before_the_spread_is_known() -> None:
@@ -97,27 +94,6 @@ def test_what_slows_both_is_no_evidence() -> None:
     assert highest < 100
 
 
-def test_a_slow_phase_counts_less_than_as_many_slow_moments() -> None:
-    """Differences that last for a while are expected to last: less evidence, none without end."""
-    clumped, mixed = Slower(), Slower()
-    slow, fast = ([0, 1], [1, 1]), ([1, 0], [1, 1])
-    places = [0.0, 1.0]
-    draw = random.Random(3)  # noqa: S311 - a seeded experiment
-    for _ in range(10):
-        for phase in (slow, fast):
-            for _ in range(15):
-                clumped.update(*phase, places)
-                mixed.update(*draw.choice((slow, fast)), places)
-    assert clumped.clumping > 3
-    assert mixed.clumping < 1.3
-    before = clumped.evidence, mixed.evidence
-    for _ in range(15):
-        clumped.update(*slow, places)
-        mixed.update(*slow, places)
-    gains = clumped.evidence / before[0], mixed.evidence / before[1]
-    assert 2 * math.log(gains[0]) < math.log(gains[1])
-
-
 def test_releases_with_other_buckets() -> None:
     """What both can tell is compared; with no bound in common, nothing is."""
     fine = ([1, 1.25, 1.6, 2, 4], [1, 2, 3, 4, 5, 6])
@@ -127,4 +103,4 @@ def test_releases_with_other_buckets() -> None:
     assert in_shared_buckets(fine, ([7.0], [1, 2])) == ([], [21], [3])
     test = learned()
     test.update([21], [3], places_of([]))
-    assert test.evidence == 1
+    assert test.evidence <= test.alike == 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judge of rollouts against optimal sequential tests, and on rollouts of an equal version.
 
-    python benchmarks/rollout/judge.py power | same [N] | faults [N]
+    python benchmarks/rollout/judge.py power | rare [N] | same [N] | faults [N]
 
 No server: time is simulated, a request of it takes no time. Seeds are fixed.
 """
@@ -28,7 +28,9 @@ RATE = 0.01  # of false rollbacks
 REQUESTS = 20  # a second
 SHARE = (0.01, 0.05, 0.25, 0.5)
 TTFT_SPREAD = (0.2, 0.3, 0.5)
+WARM_UP = 20  # seconds, in which stable's times are known and the candidate's do not count
 RUNS = 400
+HOLDS = (60, 120, 300, 600)  # seconds of each step
 LONGEST = 20_000  # seconds of a rollout
 
 
@@ -57,29 +59,17 @@ class Needed:
 def failures(share: float, healthy: float, faulty: float, seed: int) -> tuple[float, ...]:
     """One run: requests until each of the four tests is decided."""
     random = np.random.default_rng(seed)
-    odds = faulty / (1 - faulty) / (healthy / (1 - healthy))
+    rivals = Rivals(healthy, faulty)
     test, limits = Failures(), (1 / RATE / SHARES["failures"], 1 / RATE)
     found: list[float] = [math.nan] * 4
-    known = pair = 0.0
     requests = 0
-    target = math.log(1 / RATE)
     for mine, others in _traffic(random, share):
         failed = int(random.binomial(mine, faulty))
         stable_failed = int(random.binomial(others, healthy))
         test.update((failed, mine), (stable_failed, others))
+        rivals.update((failed, mine), (stable_failed, others))
         requests += mine
-        known += failed * math.log(faulty / healthy)
-        known += (mine - failed) * math.log((1 - faulty) / (1 - healthy))
-        if mine and others and failed + stable_failed:
-            part = mine / (mine + others)
-            base = math.log(part * odds + 1 - part)
-            pair += failed * (math.log(odds) - base) - stable_failed * base
-        reached = (
-            test.evidence >= limits[0],
-            test.evidence >= limits[1],
-            pair >= target,
-            known >= target,
-        )
+        reached = (*(test.evidence >= limit for limit in limits), *rivals.decided)
         found = [
             requests if now and math.isnan(before) else before
             for before, now in zip(found, reached, strict=True)
@@ -100,7 +90,8 @@ def times(share: float, slower: float, spread: float, seed: int) -> tuple[float,
     target = math.log(1 / RATE)
     edges = np.log(np.array(simulated.BOUNDS) / 100) / spread
     places = places_of(simulated.BOUNDS)
-    test.learn(_counts(edges, random.normal(size=100)), places)  # while the candidate warms up
+    for _ in range(WARM_UP):
+        test.learn(_counts(edges, random.normal(size=REQUESTS)), places)
     for mine, others in _traffic(random, share):
         requests += mine
         candidate, stable = random.normal(size=mine) + shift, random.normal(size=others)
@@ -156,6 +147,71 @@ def power() -> Iterator[str]:
             columns = [[argument] * RUNS for argument in arguments]
             runs = np.array(list(pool.map(run, *columns, range(RUNS), chunksize=20)))
             yield Needed(*(float(value) for value in runs.mean(axis=0))).row(name)
+
+
+def rare(n: int) -> Iterator[str]:
+    """The curve of 1 request in 200 that fails: of rollouts, how many find it, by their holds.
+
+    Each step lasts so long, and until the candidate has had 50 requests in it.
+    """
+    names = ("judge", "its test alone", "SPRT, two samples", "SPRT, stable known")
+    yield "| each step holds | requests beside stable | " + " | ".join(names) + " |"
+    yield "|--:" * (2 + len(names)) + "|"
+    with ProcessPoolExecutor() as pool:
+        for hold in HOLDS:
+            runs = np.array(list(pool.map(_rare, [hold] * n, range(n), chunksize=50)))
+            found = [f"{share:.0%}" for share in (runs[:, 1:]).mean(axis=0)]
+            beside = runs[:, 0].mean()
+            yield f"| {hold} s | {beside:,.0f} | " + " | ".join(found) + " |"
+
+
+def _rare(hold: int, seed: int) -> tuple[float, ...]:
+    """One rollout: requests of the candidate beside stable, and whether each test found it."""
+    random = np.random.default_rng(seed)
+    healthy, faulty = 0.001, 0.006
+    rivals, test = Rivals(healthy, faulty), Failures()
+    requests, found = 0, np.zeros(4, bool)
+    for share in SHARE:
+        in_step = 0
+        for second, (mine, others) in enumerate(_traffic(random, share)):
+            if second >= hold and in_step >= Rollout().minimum_requests:
+                break
+            failed = int(random.binomial(mine, faulty))
+            stable_failed = int(random.binomial(others, healthy))
+            test.update((failed, mine), (stable_failed, others))
+            rivals.update((failed, mine), (stable_failed, others))
+            requests, in_step = requests + mine, in_step + mine
+            limits = 1 / RATE / SHARES["failures"], 1 / RATE
+            found |= [*(test.evidence >= limit for limit in limits), *rivals.decided]
+    return float(requests), *map(float, found)
+
+
+@dataclass
+class Rivals:
+    """Wald's tests of failures, which know the fault; `known`: and how stable does."""
+
+    healthy: float
+    faulty: float
+    pair: float = 0.0
+    known: float = 0.0
+
+    @property
+    def decided(self) -> tuple[bool, bool]:
+        """Of two samples, and with stable known."""
+        target = math.log(1 / RATE)
+        return self.pair >= target, self.known >= target
+
+    def update(self, candidate: tuple[int, int], stable: tuple[int, int]) -> None:
+        """Failures and requests of each, of a moment."""
+        (failed, mine), (stable_failed, others) = candidate, stable
+        healthy, faulty = self.healthy, self.faulty
+        odds = faulty / (1 - faulty) / (healthy / (1 - healthy))
+        self.known += failed * math.log(faulty / healthy)
+        self.known += (mine - failed) * math.log((1 - faulty) / (1 - healthy))
+        if mine and others and failed + stable_failed:
+            part = mine / (mine + others)
+            base = math.log(part * odds + 1 - part)
+            self.pair += failed * (math.log(odds) - base) - stable_failed * base
 
 
 @dataclass(frozen=True)
@@ -238,11 +294,11 @@ def faults(n: int) -> Iterator[str]:
 def main() -> None:
     """As the docstring says."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("what", choices=("power", "same", "faults"))
+    arguments.add_argument("what", choices=("power", "rare", "same", "faults"))
     arguments.add_argument("n", type=int, nargs="?", default=200, help="rollouts of each kind")
     asked = arguments.parse_args()
-    runs = {"power": power, "same": lambda: same(asked.n), "faults": lambda: faults(asked.n)}
-    for line in runs[asked.what]():
+    runs = {"rare": rare, "same": same, "faults": faults}
+    for line in power() if asked.what == "power" else runs[asked.what](asked.n):
         print(line, flush=True)
 
 

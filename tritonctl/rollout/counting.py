@@ -52,6 +52,7 @@ class Counting:
             times,
             reading.rss_bytes,
             None if stalled is None else round(stalled),
+            _token_seconds(reading, models),
         )
         if self._before is not None:
             now = _never_less(self._before, now)
@@ -71,6 +72,14 @@ def _histogram(reading: Reading, names: Mapping[str, float], models: set[str]) -
             for model in models
             for labels, value in reading.series(f"{name}_bucket", model=model)
         )
+        if found is not None:
+            return found
+    return None
+
+
+def _token_seconds(reading: Reading, models: set[str]) -> float | None:
+    for name in ITL_SERIES:
+        found = sum_known(reading.total(f"{name}_sum", model=model) for model in models)
         if found is not None:
             return found
     return None
@@ -103,4 +112,7 @@ def _never_less(before: Counters, now: Counters) -> Counters:
         times[name] = Histogram(later.bounds, tuple(max(pair) for pair in pairs))
     requests = max(before.requests, now.requests, failures)
     stalled = now.stalled if before.stalled is None else max(before.stalled, now.stalled or 0)
-    return Counters(requests, failures, times, now.memory_bytes, stalled)
+    seconds = now.token_seconds
+    if seconds is not None:
+        seconds = max(before.token_seconds or 0.0, seconds)
+    return Counters(requests, failures, times, now.memory_bytes, stalled, seconds)

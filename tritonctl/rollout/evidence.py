@@ -112,4 +112,12 @@ def _counters(record: Any) -> Counters | None:
     memory, stalled = (
         None if record[name] is None else int(record[name]) for name in ("memory_bytes", "stalled")
     )
-    return Counters(int(record["requests"]), int(record["failures"]), times, memory, stalled)
+    seconds = record["token_seconds"]
+    return Counters(
+        int(record["requests"]),
+        int(record["failures"]),
+        times,
+        memory,
+        stalled,
+        None if seconds is None else float(seconds),
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 from tritonctl.project.rollout import Rollout
 from tritonctl.rollout.metrics import Moment, Scrape
+from tritonctl.rollout.pace import Pace, Tokens
 from tritonctl.rollout.presence import Presence
 from tritonctl.rollout.sequential import (
     Divergence,
@@ -37,12 +38,12 @@ SHARES = {
     STALLS: 0.13,
     DIVERGENCE: 0.08,
     ITL: 0.04,
-    TOKEN_RATE: 0.03,
+    TOKEN_RATE: 0.03,  # of the servers that count ITL
     MEMORY: 0.02,
     ALONE: 0.02,
 }
 SHARES[RESPONSE] = SHARES[TTFT]
-TIMES = (TTFT, ITL, TOKEN_RATE)
+TIMES = (TTFT, ITL)
 _WHAT = {
     FAILURES: "its requests fail more often than stable's",
     ALONE: "more of its requests fail than is tolerated",
@@ -98,6 +99,7 @@ class Judge:
         "_stalls",
         "_stalled",
         "_slower",
+        "_pace",
         "_divergence",
         "_growth",
         "_surge",
@@ -131,7 +133,10 @@ class Judge:
         growth = tolerated.memory_growth
         self._growth = Growth(tolerated=growth, least=_LEAST_GROWTH)
         self._surge = Growth(1, tolerated=growth, least=_LEAST_SURGE)
+        self._pace = Pace(tolerated.slow_phases)
         used = {FAILURES, ALONE, STALLS, MEMORY, *self._slower}
+        if ITL in self._slower:
+            used.add(TOKEN_RATE)
         if shadowed if shadowed is not None else rollout.shadow > 0:
             used.add(DIVERGENCE)
         whole = math.fsum(SHARES[name] for name in used)
@@ -185,6 +190,7 @@ class Judge:
             STALLS: self._stalls.evidence,
             DIVERGENCE: self._divergence.evidence,
             MEMORY: max(self._growth.evidence, self._surge.evidence) / 2,
+            TOKEN_RATE: self._pace.evidence,
             **{name: test.evidence for name, test in self._slower.items()},
         }
         used = {name: found[name] for name in self._weights}
@@ -241,12 +247,15 @@ class Judge:
             none = theirs[0], [0] * len(theirs[1])  # before the candidate's first request
             bounds, mine, others = in_shared_buckets(candidate.times.get(name, none), theirs)
             places = places_of(bounds)
-            if name == TOKEN_RATE:  # more is better
-                mine, others, places = mine[::-1], others[::-1], [-one for one in places[::-1]]
+            # Tokens of one stream go together.
+            alone = (candidate.requests, stable.requests) if name == ITL else None
             if self._warm and comparable:
-                test.update(mine, others, places)
+                test.update(mine, others, places, alone)
             else:
-                test.learn(others, places)
+                test.learn(others, places, alone)
+        if ITL in stable.times:
+            counts = self._warm and comparable and ITL in candidate.times
+            self._pace.update(_tokens(candidate) if counts else None, _tokens(stable))
 
     def _see_stalls(self, candidate: Moment, stable: Moment | None) -> None:
         """At any share: that requests stand still is rare of itself."""
@@ -298,6 +307,11 @@ class Judge:
 def _stalling(moment: Moment) -> tuple[int, int]:
     """Requests that began to stand still, and all of which something became known."""
     return moment.stalled, moment.requests + moment.stalled
+
+
+def _tokens(moment: Moment) -> Tokens:
+    _, counts = moment.times[ITL]
+    return Tokens(sum(counts), moment.token_seconds, moment.requests)
 
 
 def _short(value: float) -> float:

@@ -34,9 +34,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Counters:
-    """Of one version, since it began. `times`: ttft, itl or tokens_per_second, by name.
+    """Of one version, since it began. `times`: ttft, itl or response, by name.
 
     stalled: requests that had no token for some seconds; None where servers do not count them.
+    token_seconds: all times of `itl` together, None likewise.
     """
 
     requests: int
@@ -44,6 +45,7 @@ class Counters:
     times: Mapping[str, Histogram] = field(default_factory=dict)
     memory_bytes: int | None = None
     stalled: int | None = None
+    token_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Moment:
     failures: int
     times: Mapping[str, tuple[tuple[float, ...], tuple[int, ...]]]
     stalled: int = 0
+    token_seconds: float = 0.0
 
 
 def moment(before: Counters, now: Counters) -> Moment | None:
@@ -94,4 +97,11 @@ def moment(before: Counters, now: Counters) -> Moment | None:
             return None
         times[name] = (histogram.bounds, counts)
     stalled = max(0, (now.stalled or 0) - (before.stalled or 0))
-    return Moment(now.requests - before.requests, now.failures - before.failures, times, stalled)
+    token_seconds = max(0.0, (now.token_seconds or 0.0) - (before.token_seconds or 0.0))
+    return Moment(
+        now.requests - before.requests,
+        now.failures - before.failures,
+        times,
+        stalled,
+        token_seconds,
+    )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import NormalDist
 
-from tritonctl.rollout.phases import OwnPhases
+from tritonctl.rollout.phases import Mean, OwnPhases
 from tritonctl.rollout.sequential import Wealth
 
 # How the stake is spread over how much longer the candidate takes, in standard deviations.
@@ -60,18 +60,28 @@ class Slower:
         """An e-value against "no slower than stable, and no slow phases of its own"."""
         return self._wealth.evidence
 
-    def learn(self, stable: Sequence[int], places: Sequence[float]) -> None:
+    def learn(
+        self,
+        stable: Sequence[int],
+        places: Sequence[float],
+        alone: tuple[int, int] | None = None,
+    ) -> None:
         """How stable's times vary, in a moment that nothing is bet on."""
-        self._see_phases([0] * len(places), stable, places)
+        self._see_phases([0] * len(places), stable, places, alone)
         self._measure(stable, places)
 
     def update(
-        self, candidate: Sequence[int], stable: Sequence[int], places: Sequence[float]
+        self,
+        candidate: Sequence[int],
+        stable: Sequence[int],
+        places: Sequence[float],
+        alone: tuple[int, int] | None = None,
     ) -> None:
         """How many requests of each group ended in each bucket of time, shortest first.
 
         places: of the buckets, as `places_of` gives them. Call it for moments without requests,
-        too: they are time between those that have some.
+        too: they are time between those that have some. alone: how many times of each tell as much
+        as one that nothing goes together with, at least one; None: all.
         """
         requests, others = _buckets(candidate), _buckets(stable)
         if requests and others and self._known:
@@ -87,7 +97,7 @@ class Slower:
                     for shift, _ in _SHIFTS
                 ]
             )
-        self._see_phases(candidate, stable, places)
+        self._see_phases(candidate, stable, places, alone)
         self._measure(stable, places)
 
     @property
@@ -107,7 +117,11 @@ class Slower:
         return [max(-_FURTHEST, min(_FURTHEST, (time - middle) / spread)) for time in times]
 
     def _see_phases(
-        self, candidate: Sequence[int], stable: Sequence[int], places: Sequence[float]
+        self,
+        candidate: Sequence[int],
+        stable: Sequence[int],
+        places: Sequence[float],
+        alone: tuple[int, int] | None,
     ) -> None:
         if not self._known:
             return
@@ -118,7 +132,12 @@ class Slower:
             return
         middle, furthest = places[others[len(others) // 2]], _FURTHEST * math.sqrt(variance)
         near = [max(middle - furthest, min(middle + furthest, place)) for place in places]
-        self._phases.update(_mean(candidate, near), _mean(stable, near), variance)
+        most = alone or (sum(candidate), sum(stable))
+        self._phases.update(
+            _of_at_most(_mean(candidate, near), most[0]),
+            _of_at_most(_mean(stable, near), most[1]),
+            variance,
+        )
 
     def _measure(self, stable: Sequence[int], places: Sequence[float]) -> None:
         """How much stable's times vary within a moment."""
@@ -155,11 +174,15 @@ def _merged(bounds: Sequence[float], counts: Sequence[int], shared: Sequence[flo
     return found
 
 
-def _mean(counts: Sequence[int], places: Sequence[float]) -> tuple[float, int] | None:
+def _mean(counts: Sequence[int], places: Sequence[float]) -> Mean | None:
     """Of the times in these buckets, and how many they are; None without any."""
     if not (total := sum(counts)):
         return None
     return sum(n * place for n, place in zip(counts, places, strict=True)) / total, total
+
+
+def _of_at_most(mean: Mean | None, most: int) -> Mean | None:
+    return None if mean is None else (mean[0], min(mean[1], max(1, most)))
 
 
 def _buckets(counts: Sequence[int]) -> list[int]:

@@ -59,6 +59,15 @@ def test_an_ensemble() -> None:
     assert found.times["ttft"].counts == (4, 5, 1)
 
 
+def test_time_between_tokens() -> None:
+    """Its sum, of which tokens a second come; None where no server has one, and it never falls."""
+    counting = Counting(LAYOUT)
+    assert counted(counting, text()).token_seconds is None
+    series = 'tritonctl_inter_token_latency_seconds_sum{model="speller_engine"} '
+    assert counted(counting, f"{text()}{series}3.5\n").token_seconds == 3.5
+    assert counted(counting, f"{text()}{series}3.25\n").token_seconds == 3.5
+
+
 def test_requests_that_stand_still() -> None:
     """As the engine counts them, and None where none does; what was counted stays counted."""
     counting = Counting(LAYOUT)

@@ -20,11 +20,13 @@ def scrapes(seconds: int) -> Iterator[Scrape]:
     """A candidate that is somewhat worse in everything, for so long."""
     draw = random.Random(5)  # noqa: S311 - a seeded experiment
     totals = {slot: [0, 0, *[0] * 5] for slot in "ab"}
+    spent = dict.fromkeys("ab", 0.0)
     for second in range(seconds):
         for slot, requests in (("a", 15), ("b", 6)):
             total = totals[slot]
             total[0] += requests
             total[1] += draw.random() < (0.3 if slot == "b" else 0.2)
+            spent[slot] += 5 * requests * draw.lognormvariate(-4, 0.1)
             for _ in range(requests):
                 took = draw.lognormvariate(-1.9, 0.3) * (1.1 if slot == "b" else 1)
                 total[2 + sum(took > bound for bound in BOUNDS)] += 1
@@ -32,8 +34,13 @@ def scrapes(seconds: int) -> Iterator[Scrape]:
             Counters(
                 each[0],
                 each[1],
-                {"ttft": Histogram(BOUNDS, tuple(each[2:]))},
+                {
+                    "ttft": Histogram(BOUNDS, tuple(each[2:])),
+                    "itl": Histogram((0.01,), (4 * each[0], each[0])),
+                },
                 int(1e9 + 1e6 * second * (slot == "b") + draw.gauss(0, 1e6)),
+                None,
+                spent[slot],
             )
             for slot, each in totals.items()
         )
@@ -43,8 +50,9 @@ def scrapes(seconds: int) -> Iterator[Scrape]:
 
 def test_another_process_goes_on(tmp_path: Path) -> None:
     """Each fifth second the judge dies; its successor's clock is another, and its bets the same."""
-    whole = Judge(ROLLOUT, 0.0, times=("ttft",))
-    often = Judge(ROLLOUT, 0.0, times=("ttft",))
+    times = ("ttft", "itl")
+    whole = Judge(ROLLOUT, 0.0, times=times)
+    often = Judge(ROLLOUT, 0.0, times=times)
     shift = 0.0
     for number, scrape in enumerate(scrapes(60), start=1):
         first = whole.observe(scrape)
@@ -56,11 +64,12 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
         if number % 5 == 0:
             keep(tmp_path, often, moved.at, {"offset": number})
             shift += 1000.0
-            often = Judge(ROLLOUT, scrape.at + shift, times=("ttft",))
+            often = Judge(ROLLOUT, scrape.at + shift, times=times)
             assert restore(tmp_path, often, scrape.at + shift) == {"offset": number}
     assert whole.verdict.evidence["failures"] != 1
     assert whole.verdict.evidence["memory"] != 0.125
-    assert whole.verdict.evidence["ttft"] != 1
+    for name in ("ttft", "itl", "tokens_per_second"):
+        assert whole.verdict.evidence[name] != 1
 
 
 def test_other_tests_do_not_fit(tmp_path: Path) -> None:

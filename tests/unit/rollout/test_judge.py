@@ -177,6 +177,29 @@ def test_a_task_without_tokens() -> None:
     assert decision.reason == "its answers take longer than stable's"
 
 
+def test_fewer_tokens_a_second() -> None:
+    """Pauses of a second, in one of forty times between tokens: hardly a time is longer."""
+    draw = random.Random(3)  # noqa: S311 - a seeded experiment
+    judge = Judge(ROLLOUT, 0.0, times=("ttft", "itl"))
+    versions, seconds = (Version(19), Version(2)), [0.0, 0.0]
+    counted = [[0, 0], [0, 0]]
+    for second in range(200):
+        counters = []
+        for place, version in enumerate(versions):
+            long = sum(draw.random() < 0.025 * place for _ in range(20 * version.rate))
+            counted[place][0] += 20 * version.rate - long
+            counted[place][1] += long
+            seconds[place] += long + 0.2 * version.rate * draw.lognormvariate(0, 0.05)
+            itl = Histogram((0.5,), (counted[place][0], counted[place][1]))
+            found = version.second(draw)
+            times = {**found.times, "itl": itl}
+            counters.append(replace(found, times=times, token_seconds=seconds[place]))
+        decision = judge.observe(Scrape(float(second), counters[0], counters[1]))
+        if decision.standing is Standing.ROLLBACK:
+            break
+    assert decision.reason == "it makes fewer tokens a second than stable"
+
+
 def test_failures_of_both() -> None:
     """A service that fails for everybody is not the candidate's doing."""
     assert run(Version(1, fails=4), Version(19, fails=4))[-1].standing is Standing.PROMOTE_STEP

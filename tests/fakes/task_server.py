@@ -77,6 +77,10 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         """Always."""
         return service_pb2.ServerReadyResponse(ready=True)
 
+    def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A Triton."""
+        return service_pb2.ServerMetadataResponse(name="triton", version="2.51.0")
+
     def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Each that there is."""
         return service_pb2.ModelReadyResponse(ready=request.name in MODELS)

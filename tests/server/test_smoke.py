@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tritonctl.errors import UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.metrics import scrape
 from tritonctl.server.smoke.outcomes import Outcome
 from tritonctl.server.smoke.run import Plan, smoke_server
 from tritonctl.server.state import Server
@@ -156,7 +158,7 @@ def test_interrupted(triton: PlainTriton, tmp_path: Path) -> None:
 )
 def test_a_stream_left_early(model: str, status: str, told: str, triton: PlainTriton) -> None:
     """What the engine itself has counted."""
-    plan = Plan(Endpoint(triton.url), models=(model,), metrics_url=triton.metrics_url)
+    plan = Plan(Endpoint(triton.url), models=(model,), metrics=partial(scrape, triton.metrics_url))
     found = {one.check: one for one in smoke_server(plan, Silent()).outcomes}
     assert (found["cancellation"].status, told in found["cancellation"].detail) == (status, True)
     unasked = smoke_server(replace(plan, cancellation=False), Silent()).outcomes

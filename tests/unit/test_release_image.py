@@ -268,6 +268,10 @@ def test_the_command(built: Sandbox, releases: list[Stored], cli: Cli) -> None:
     told = cli("release", "--no-smoke", "--image", "again.tar", "--quiet")
     assert told.returncode == 0
     assert f"-releases@{image['digest']}" in told.stdout.replace("\n", "")
-    again = cli("release", "--no-smoke", "--image", "again.tar", "--quiet")
+    older = cli("releases", "image", "1", "older.tar", "--json", "--quiet")
+    assert older.returncode == 0, older.stderr
+    assert as_documented("releases image", older.stdout)["release"] == releases[0].name
+    assert blobs(built.root / "older.tar")
+    again = cli("releases", "image", "latest", "again.tar", "--quiet")
     assert again.returncode == 2
     assert "again.tar exists" in again.stderr

@@ -15,6 +15,7 @@ import typer
 
 from tritonctl.cli import generate, options
 from tritonctl.cli import sampling_options as asked
+from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
@@ -30,21 +31,21 @@ def command(
     system: Annotated[str | None, typer.Option(help="system prompt")] = None,
     sampling: asked.SamplingOptions,
     of_some_engines: asked.EngineSamplingOptions,
-    url: options.UrlOption = None,
-    access: options.AccessOptions,
+    server: ServerOptions,
     timeout: asked.Timeout = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
     """Chat with a model: one turn per line; /reset starts over, /quit or Ctrl-D ends."""
     parameters = sampling.parameters(of_some_engines)
-    find = partial(generate.endpoint, access.endpoint(url), project, model)
-    find()  # a missing server is reported before the user types anything
-    talk = _Talk(voice.console(), find, model, parameters, timeout, system)
-    if sys.stdin.isatty():
-        _converse(talk)
-    else:
-        _read_turns(talk)
+    with server.named(project) as named:
+        find = partial(named.of_model, project, model)
+        find()  # a missing server is reported before the user types anything
+        talk = _Talk(voice.console(), find, model, parameters, timeout, system)
+        if sys.stdin.isatty():
+            _converse(talk)
+        else:
+            _read_turns(talk)
 
 
 class _CtrlC(KeyboardInterrupt):

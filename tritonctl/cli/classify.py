@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tritonctl.cli import generate, line_options, options
+from tritonctl.cli import line_options, options
+from tritonctl.cli.server_options import ServerOptions
 
 TASKS = ("classification", "image_classification", "token_classification")
 
@@ -22,8 +23,7 @@ def command(
     top_k: Annotated[int, typer.Option(min=1, help="the best labels of each")] = 5,
     truncate: line_options.Truncate = None,
     lines: line_options.LineOptions,
-    url: options.UrlOption = None,
-    access: options.AccessOptions,
+    server: ServerOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -40,5 +40,5 @@ def command(
         image or (),
         top_k=top_k,
     )
-    at = generate.endpoint(access.endpoint(url), project, model, TASKS)
-    line_options.ask(voice.console(), at, question, lines)
+    with server.of_model(project, model, TASKS) as at:
+        line_options.ask(voice.console(), at, question, lines)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +13,6 @@ from tritonctl.errors import ConfigurationError, UsageError
 if TYPE_CHECKING:
     from tritonctl.cli.options import ProjectOptions
     from tritonctl.project.schema import Project
-    from tritonctl.server.kubernetes.forwarding import Forward
     from tritonctl.server.kubernetes.installation import Installation
     from tritonctl.server.kubernetes.kubectl import Kubectl
 
@@ -71,29 +68,10 @@ class ClusterOptions:
             return None
         from tritonctl.server.kubernetes.installation import find_installation
 
-        return find_installation(kubectl, _project(project), self.release_name)
-
-    @contextmanager
-    def gateway(
-        self, project: ProjectOptions | Project, url: str | None
-    ) -> Iterator[Forward | None]:
-        """The port of its gateway on this machine; None where this machine is meant.
-
-        url: of --url, which names another server. Raises ClusterError, HostError, UsageError.
-        """
-        installation = self.installation(project)
-        if installation is None:
-            yield None
-            return
-        if url is not None:
-            raise UsageError(
-                "--on kubernetes and --url name two servers", remedy="leave one of them out"
-            )
-        with installation.gateway() as forward:
-            yield forward
+        return find_installation(kubectl, project_here(project), self.release_name)
 
 
-def _project(project: ProjectOptions | Project) -> Project | None:
+def project_here(project: ProjectOptions | Project) -> Project | None:
     """The project; None where there is none here, and none was named."""
     from tritonctl.cli.options import ProjectOptions
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tritonctl.cli import generate, line_options, options
+from tritonctl.cli import line_options, options
+from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import UsageError
 
 TASKS = ("embedding", "image_embedding")
@@ -32,8 +33,7 @@ def command(
         str, typer.Option(help="of a vector: float, or base64 of its FP32 in little-endian")
     ] = "float",
     lines: line_options.LineOptions,
-    url: options.UrlOption = None,
-    access: options.AccessOptions,
+    server: ServerOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -54,5 +54,5 @@ def command(
         image or (),
         encoding=encoding,
     )
-    at = generate.endpoint(access.endpoint(url), project, model, TASKS)
-    line_options.ask(voice.console(), at, question, lines)
+    with server.of_model(project, model, TASKS) as at:
+        line_options.ask(voice.console(), at, question, lines)

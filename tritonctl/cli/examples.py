@@ -25,6 +25,7 @@ EXAMPLES = {
     "releases show": ("3", "latest --json"),
     "releases diff": ("2 3", "2 latest --json"),
     "releases verify": ("", "3 --json"),
+    "releases image": ("3 release-3.tar", "latest release.tar --json"),
     "releases prune": ("--dry-run", "--keep 3 --yes"),
     "up": ("", "--release 3"),
     "reload": ("speller", "speller --no-smoke"),

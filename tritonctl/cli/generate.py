@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +14,10 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli import sampling_options as asked
-from tritonctl.cli.cluster_options import ClusterOptions
-from tritonctl.errors import UsageError, choices
+from tritonctl.cli.server_options import ServerOptions
 
 if TYPE_CHECKING:
     from tritonctl.cli.console.voice import Console
-    from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.generation import Chunk, Generation
 
 
@@ -38,12 +36,10 @@ def command(
     priority: asked.Priority = None,
     queue_timeout: asked.QueueTimeout = None,
     of_some_engines: asked.EngineSamplingOptions,
-    url: options.UrlOption = None,
-    access: options.AccessOptions,
+    server: ServerOptions,
     timeout: asked.Timeout = None,
     resume_on: asked.ResumeOn = None,
     max_resumes: asked.MaxResumes = None,
-    cluster: ClusterOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -61,50 +57,24 @@ def command(
         return_log_probs=log_probs or None,
     )
     console = voice.console()
-    with cluster.gateway(project, url) as forward:
-        at = endpoint(access.endpoint(forward.address if forward else url), project, model)
-        with TritonClient(
+    with (
+        server.of_model(project, model) as at,
+        TritonClient(
             at.url,
             tls=at.tls,
             api_key=at.api_key,
             resume_on=resume_on or (),
             max_resumes=max_resumes,
-        ) as client:
-            stream = client.stream(
-                model,
-                _prompt_bytes(prompt),
-                parameters,
-                timeout=timeout,
-                queueing=Queueing(priority, queue_timeout),
-            )
-            finish(console, show(console, stream))
-
-
-def endpoint(
-    named: Endpoint | None,
-    project: options.ProjectOptions,
-    model: str,
-    tasks: Collection[str] = ("text_generation",),
-) -> Endpoint:
-    """The server named, else the project's running one, which has such a model.
-
-    Raises ServerError when none runs, UsageError where the project's has no model of that name, or
-    one of another task.
-    """
-    from tritonctl.protocol.asking import refuse_other_task
-    from tritonctl.server.lifecycle import running_server
-
-    if named is not None:
-        return named
-    loaded = project.load()
-    server = running_server(loaded)
-    if model not in server.models:
-        raise UsageError(
-            f"the server has no model {model}", remedy=choices(model, server.models, "it has")
+        ) as client,
+    ):
+        stream = client.stream(
+            model,
+            _prompt_bytes(prompt),
+            parameters,
+            timeout=timeout,
+            queueing=Queueing(priority, queue_timeout),
         )
-    if model in loaded.models:
-        refuse_other_task(model, loaded.models[model].task, tasks)
-    return server.endpoint
+        finish(console, show(console, stream))
 
 
 def finish(console: Console, answer: Generation) -> None:

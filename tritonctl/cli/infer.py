@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tritonctl.cli import generate, options
+from tritonctl.cli import options
 from tritonctl.cli import sampling_options as asked
+from tritonctl.cli.server_options import ServerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +28,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option(help="folder for a .npy per output", show_default="print them")
     ] = None,
-    url: options.UrlOption = None,
-    access: options.AccessOptions,
+    server: ServerOptions,
     timeout: asked.Timeout = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
@@ -41,10 +41,10 @@ def command(
 
     console = voice.console()
     answering_once = WAYS.keys() - {"text_generation"}
-    at = generate.endpoint(access.endpoint(url), project, model, sorted(answering_once))
-    arrays = parse_tensors(model_inputs(at, model), inputs or ())
-    with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
-        answer = client.infer(model, arrays, timeout=timeout)
+    with server.of_model(project, model, sorted(answering_once)) as at:
+        arrays = parse_tensors(model_inputs(at, model), inputs or ())
+        with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
+            answer = client.infer(model, arrays, timeout=timeout)
     if output is None:
         record = {name: _texts(array.tolist()) for name, array in answer.items()}
         console.result(record, json.dumps(record, ensure_ascii=False))

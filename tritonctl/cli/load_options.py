@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tritonctl.cli.cluster_options import ClusterOptions
-from tritonctl.cli.options import AccessOptions, MetricsUrlOption
+from tritonctl.cli.options import MetricsUrlOption
+from tritonctl.cli.server_options import ServerOptions
 
 if TYPE_CHECKING:
     from tritonctl.loadtest.run.jobs import Target
@@ -47,13 +47,8 @@ class LoadOptions:
         typer.Option("--workers", min=1, help="load generator processes", show_default=False),
     ] = None
     engine: Annotated[Engine, typer.Option("--engine", help="load generator")] = Engine.ASYNCIO
-    url: Annotated[
-        str | None,
-        typer.Option("--url", help="HOST:PORT of another server", show_default="the project's"),
-    ] = None
+    server: ServerOptions = field(default_factory=ServerOptions)
     metrics_url: MetricsUrlOption = None
-    access: AccessOptions = field(default_factory=AccessOptions)
-    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     model: Annotated[
         str | None, typer.Option("--model", help="ask this model instead of the scenario's")
     ] = None
@@ -72,14 +67,16 @@ class LoadOptions:
 
     @contextmanager
     def target(self, project: Project, protocol: str) -> Iterator[Target]:
-        """The server at `url`, a cluster's gateway, else the project's own.
+        """The server that is named, else the project's own.
 
         Raises ServerError, HostError, UsageError.
         """
         from tritonctl.loadtest.run.jobs import target_of
 
-        with self.cluster.gateway(project, self.url) as forward:
-            url = forward.address if forward else self.url
-            yield target_of(project, protocol, self.access.endpoint(url), self.metrics_url)
-            if forward is not None:
-                forward.require_alive()
+        with (
+            self.server.named(project) as named,
+            named.metrics(self.metrics_url) as metrics,
+        ):
+            yield target_of(project, protocol, named.endpoint(), metrics)
+            if named.gateway is not None:
+                named.gateway.require_alive()

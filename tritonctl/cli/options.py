@@ -127,6 +127,14 @@ class AccessOptions:
     key: Annotated[Path | None, typer.Option("--key", help="PEM of the key of --certificate")] = (
         None
     )
+    server_name: Annotated[
+        str | None,
+        typer.Option(
+            "--server-name",
+            help="name in the server's certificate",
+            show_default="the host of its address; of a cluster's gateway, its Service",
+        ),
+    ] = None
     api_key_file: Annotated[
         Path | None,
         typer.Option(
@@ -142,9 +150,10 @@ class AccessOptions:
         ),
     ] = False
 
-    def endpoint(self, url: str | None) -> Endpoint | None:
+    def endpoint(self, url: str | None, *, name: str | None = None) -> Endpoint | None:
         """The server at `url` with what it asks for; None without `url`. Raises UsageError.
 
+        name: in its certificate, where no option says it and it is not the host of `url`.
         TRITONCTL_API_KEY_FILE is only for servers named by their address: the project's own gets no
         key.
         """
@@ -157,19 +166,19 @@ class AccessOptions:
             return None
         from tritonctl.protocol.channel import Endpoint
 
-        return Endpoint(url, self._tls(), api_key=self._api_key())
+        return Endpoint(url, self._tls(name), api_key=self._api_key())
 
-    def _tls(self) -> ClientTls | None:
-        if not (self.ca or self.certificate or self.key):
+    def _tls(self, name: str | None) -> ClientTls | None:
+        if not (self.ca or self.certificate or self.key or self.server_name):
             return None
         if self.ca is None or (self.certificate is None) != (self.key is None):
             raise UsageError(
-                "--certificate and --key go together, with --ca",
-                remedy="name --ca, and the other two where the server asks for a certificate",
+                "--certificate and --key go together, with --ca, as --server-name does",
+                remedy="name --ca, and the pair where the server asks for a certificate",
             )
         from tritonctl.protocol.channel import ClientTls
 
-        return ClientTls(self.ca, self.certificate, self.key)
+        return ClientTls(self.ca, self.certificate, self.key, self.server_name or name)
 
     def _api_key(self) -> ApiKey | None:
         file = self.api_key_file

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tritonctl.cli import options
-from tritonctl.host.units import human_bytes
+from tritonctl.cli.releases_image import packed
 
 if TYPE_CHECKING:
-    from tritonctl.releases.image import Image
     from tritonctl.releases.publish import Published
 
 
@@ -37,9 +36,8 @@ def command(
     """Publish what `render` makes as a release that never changes; serves nothing."""
     from functools import partial
 
-    from tritonctl.releases.image import pack, refuse_taken
+    from tritonctl.releases.image import refuse_taken
     from tritonctl.releases.publish import publish
-    from tritonctl.server.kubernetes.chart import installation_name
     from tritonctl.server.trial import not_asked, smoke_release
 
     console = voice.console()
@@ -72,31 +70,9 @@ def command(
     }
     lines = [_summary(done)]
     if image is not None:
-        name = f"{installation_name(loaded)}-releases"
-        packed = pack(done.stored, image, name, console)
-        record["image"] = _image_record(packed)
-        lines.append(_image_summary(packed, name, release.name))
+        record["image"], text = packed(loaded, done.stored, image, console)
+        lines.append(text)
     console.result(record, "\n".join(lines))
-
-
-def _image_record(image: Image) -> dict[str, Any]:
-    return {
-        "path": str(image.path),
-        "digest": image.digest,
-        "bytes": image.size,
-        "layers": [{"digest": layer.digest, "bytes": layer.size} for layer in image.layers],
-    }
-
-
-def _image_summary(image: Image, name: str, release: str) -> str:
-    """What it is, and what the chart wants once a registry has it."""
-    return (
-        f"image {image.path} ({human_bytes(image.size)}, {len(image.layers)} layers)\n"
-        f"  push it: skopeo copy --preserve-digests oci-archive:{image.path} "
-        f"docker://REGISTRY/{name}:{release}\n"
-        f"  values of the chart, with your REGISTRY:\n"
-        f"weights: {{from: image, image: REGISTRY/{name}@{image.digest}}}"
-    )
 
 
 def _summary(done: Published) -> str:

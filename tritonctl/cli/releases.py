@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tritonctl.cli import options
+from tritonctl.cli import options, releases_image
 from tritonctl.cli.confirmation import confirm
 from tritonctl.errors import RepositoryError
 
@@ -259,3 +259,6 @@ def _pruned_lines(pruning: Pruning, verb: str) -> str:
         return "nothing to remove"
     lines = [f"{verb} {one.name}" for one in pruning.removed]
     return "\n".join([*lines, f"{human_bytes(pruning.freed)} of their own"])
+
+
+app.command("image")(releases_image.command)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tritonctl.cli import generate, line_options, options
+from tritonctl.cli import line_options, options
+from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import UsageError
 
 TASKS = ("rerank",)
@@ -24,8 +25,7 @@ def command(
     text: line_options.Texts = None,
     truncate: line_options.Truncate = None,
     lines: line_options.LineOptions,
-    url: options.UrlOption = None,
-    access: options.AccessOptions,
+    server: ServerOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -41,5 +41,5 @@ def command(
     question = line_options.Question(
         "rerank", model, TASKS, RowOptions(truncate=truncate), file, text or (), query=query
     )
-    at = generate.endpoint(access.endpoint(url), project, model, TASKS)
-    line_options.ask(voice.console(), at, question, lines)
+    with server.of_model(project, model, TASKS) as at:
+        line_options.ask(voice.console(), at, question, lines)

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tritonctl.cli import options
+from tritonctl.cli.cluster_options import project_here
+from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
+    from tritonctl.cli.server_options import Named
+    from tritonctl.project.schema import Project
     from tritonctl.protocol.channel import Endpoint
+    from tritonctl.server.kubernetes.installation import Installation
     from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
     from tritonctl.server.smoke.run import Plan
 
@@ -21,7 +27,7 @@ _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
 @options.expand_options
 def command(
     *,
-    url: options.UrlOption = None,
+    server: ServerOptions,
     metrics_url: options.MetricsUrlOption = None,
     models: Annotated[
         list[str] | None,
@@ -31,7 +37,6 @@ def command(
     cancellation: Annotated[
         bool, typer.Option("--cancellation/--no-cancellation", help="cancel one stream")
     ] = True,
-    access: options.AccessOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -39,18 +44,18 @@ def command(
     from dataclasses import replace
 
     from tritonctl.server.smoke.run import smoke_server
-    from tritonctl.server.top.watching import metrics_address
 
     console = voice.console()
-    plan = replace(
-        _plan(access.endpoint(url), project),
-        models=tuple(options.listed(models)),
-        seconds=timeout,
-        cancellation=cancellation,
-    )
-    if metrics_url:
-        plan = replace(plan, metrics_url=metrics_address(metrics_url))
-    report = smoke_server(plan, console)
+    with server.named(project) as named, named.metrics(metrics_url) as metrics:
+        plan = _plan(named, project)
+        plan = replace(
+            plan,
+            models=tuple(options.listed(models)) or plan.models,
+            metrics=metrics or plan.metrics,
+            seconds=timeout,
+            cancellation=cancellation,
+        )
+        report = smoke_server(plan, console)
     rows = [(o.model, o.check, _MARKS[o.status], o.detail) for o in report.outcomes]
     failure = _failure(report)
     console.table(report.as_record(), ("model", "check", "", "what was seen"), rows, failure)
@@ -59,21 +64,34 @@ def command(
         raise failure
 
 
-def _plan(named: Endpoint | None, project: options.ProjectOptions) -> Plan:
+def _plan(named: Named, project: options.ProjectOptions) -> Plan:
     """The project's own server with what its state says, or the address alone."""
+    from tritonctl.protocol.metrics import scrape
     from tritonctl.server.lifecycle import running_server
     from tritonctl.server.smoke.run import Plan
 
+    at = named.endpoint()
+    if at is not None and named.installation is not None:
+        return _plan_of_cluster(at, named.installation, project_here(project))
     try:
         opened = project.load()
         state = running_server(opened)
     except (ConfigurationError, ServerError):
-        if named is None:
+        if at is None:
             raise
-        return Plan(named)
-    if named is None or named.url == state.grpc_url:
-        return Plan(state.endpoint, metrics_url=state.metrics_url, project=opened)
-    return Plan(named)
+        return Plan(at)
+    if at is None or at.url == state.grpc_url:
+        return Plan(state.endpoint, metrics=partial(scrape, state.metrics_url), project=opened)
+    return Plan(at)
+
+
+def _plan_of_cluster(at: Endpoint, installation: Installation, project: Project | None) -> Plan:
+    """The project's public models: a gateway keeps the list of all to itself."""
+    from tritonctl.server.smoke.run import Plan
+
+    server = f"--on kubernetes{installation.kubectl.flags} --release-name {installation.name}"
+    models = tuple(project.public) if project else ()
+    return Plan(at, models, project=project, named=server)
 
 
 def _failure(report: SmokeReport) -> ServerError | None:

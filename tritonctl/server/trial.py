@@ -12,11 +12,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tritonctl.errors import ServerError
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
+from tritonctl.protocol.metrics import scrape
 from tritonctl.releases.manifest import Smoked
 from tritonctl.repository.publish import Rendered
 from tritonctl.server.embedded import lifecycle as embedded
@@ -103,7 +105,7 @@ def _asked(project: Project, rendered: Rendered, files: ServerFiles, progress: P
     state = embedded.start(project, rendered, "", files, progress)
     seconds = round(time.monotonic() - asked, 1)
     try:
-        plan = Plan(state.endpoint, metrics_url=state.metrics_url, project=project)
+        plan = Plan(state.endpoint, metrics=partial(scrape, state.metrics_url), project=project)
         report = smoke_server(plan, progress)
     finally:
         embedded.stop(state, files)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from tests.commands import run_here
 from tests.fakes.kubectl import FakeKubectl
+from tests.json_page import as_documented
 from tests.unit.kubernetes.objects import LABELS
 from tritonctl.doctor.cluster import Chart, ClusterReport, examine_cluster
 from tritonctl.doctor.cluster_room import gpu_finding, nodes_of, quota_finding, room_finding
@@ -332,7 +332,7 @@ def test_the_command(kubernetes: FakeKubectl, tmp_path: Path) -> None:
     assert "– KEDA (optional): not there" in done.stdout
     assert "tritonctl deploy kubernetes" in done.stdout
     done = run_here("doctor", "--on", "kubernetes", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["healthy"]
+    assert as_documented("doctor", done.stdout, 1)["healthy"]
     for arguments in (["--values", "v.yaml"], ["--on", "kubernetes", "--values", "v.yaml"]):
         assert run_here("doctor", *arguments, cwd=tmp_path).returncode == 2
     assert run_here("doctor", "--on", "kubernetes", "--bundle", "b", cwd=tmp_path).returncode == 2

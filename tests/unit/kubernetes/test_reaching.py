@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""status, logs, generate, loadtest and top `--on kubernetes`: what they ask, find and say."""
+"""status and logs `--on kubernetes`: what they ask, find and say; options that do not fit."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,10 @@ import pytest
 
 from tests.commands import run_here
 from tests.fakes.kubectl import FakeKubectl
-from tests.fakes.text_server import text_server
-from tests.loopback_http import Answering, listening
+from tests.json_page import as_documented
 from tests.unit.kubernetes.objects import RELEASE, deployment, named, pod
-from tritonctl.errors import ServerError
-from tritonctl.server.kubernetes.installation import Installation
-from tritonctl.server.kubernetes.kubectl import Kubectl
-from tritonctl.server.kubernetes.metrics import PodMetrics
 
 CLUSTER = ("--on", "kubernetes", "--namespace", "team")
-
-
-@pytest.fixture
-def demo(cluster: FakeKubectl) -> FakeKubectl:
-    """An installation that serves."""
-    parts = ("triton", "gateway", "frontend")
-    cluster.lists("get pods", [pod(f"demo-{part}-1", part) for part in parts])
-    cluster.lists("get deployments", [deployment(part) for part in parts])
-    for kind in ("persistentvolumeclaims", "events", "poddisruptionbudgets"):
-        cluster.lists(f"get {kind}", [])
-    cluster.says(
-        "get horizontalpodautoscalers.v2.autoscaling",
-        err='error: the server doesn\'t have a resource type "horizontalpodautoscalers"',
-        status=1,
-    )
-    cluster.lists("get horizontalpodautoscalers.v2beta2.autoscaling", [])
-    cluster.says("get namespace", {"kind": "Namespace"})
-    service = {"spec": {"ports": [{"name": "inference", "port": 9000}]}}
-    cluster.says("get service demo", service)
-    return cluster
 
 
 def test_a_status_that_is_good(demo: FakeKubectl, tmp_path: Path) -> None:
@@ -80,7 +54,7 @@ def test_a_status_that_is_good(demo: FakeKubectl, tmp_path: Path) -> None:
     ):
         assert part in done.stdout
     assert done.stdout.count("low on memory") == 1
-    record = json.loads(run_here("status", *CLUSTER, "--json", cwd=tmp_path).stdout)
+    record = as_documented("status", run_here("status", *CLUSTER, "--json", cwd=tmp_path).stdout, 1)
     assert record["ready"]
     assert record["releases"] == [RELEASE]
     assert [one["name"] for one in record["parts"]] == ["frontend", "gateway", "triton"]
@@ -212,6 +186,7 @@ def test_one_that_is_not_there(demo: FakeKubectl, tmp_path: Path) -> None:
         (["status", "--on", "kubernets"], "--on"),
         (["status", *CLUSTER, "--release-name=-x"], "no name in Kubernetes"),
         (["generate", "speller", "hi", *CLUSTER, "--url", "127.0.0.1:1"], "two servers"),
+        (["smoke", *CLUSTER, "--url", "127.0.0.1:1"], "two servers"),
         (["top", *CLUSTER, "--metrics-url", "127.0.0.1:1"], "two servers"),
     ],
 )
@@ -243,45 +218,3 @@ def test_logs(demo: FakeKubectl, tmp_path: Path) -> None:
     done = run_here("logs", "frontend", *CLUSTER, cwd=tmp_path)
     assert done.returncode == 7
     assert "no frontend pod" in done.stderr
-
-
-def test_a_prompt(demo: FakeKubectl, tmp_path: Path) -> None:
-    """Through a forwarded port, which ends with the command."""
-    with text_server() as server:
-        demo.forwards("service/demo", int(server.url.rpartition(":")[2]))
-        asked = ("speller", "hi", "--max-tokens", "4")
-        done = run_here("generate", *asked, *CLUSTER, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["finish_reason"] is not None
-    assert ":9000" in demo.asked[-1]
-
-
-class _Triton(Answering):
-    def answer(self) -> None:
-        lines = ('nv_inference_count{model="a"} 3', "nv_cpu_utilization 0.5", "other 1")
-        self.send(200, "\n".join((*lines, "")).encode())
-
-
-def test_metrics_of_several_pods(demo: FakeKubectl) -> None:
-    """Added up, but what several see of one machine; pods that come are seen, and asked."""
-    with listening(_Triton) as url:
-        port = int(url.rpartition(":")[2])
-        for name in ("demo-triton-1", "demo-triton-2"):
-            demo.forwards(f"pod/{name}", port)
-        demo.lists("get pods", [pod("demo-triton-1"), pod("demo-triton-2")])
-        now = 0.0
-        with PodMetrics(Installation(Kubectl(), "demo"), lambda: now) as pods:
-            assert pods.open() == "demo, 2 pods"
-            assert pods.releases == RELEASE
-            metrics = pods.read("")
-            assert metrics.total("nv_inference_count") == 6
-            assert metrics.total("nv_cpu_utilization") == 0.5
-            demo.lists("get pods", [pod("demo-triton-1")])
-            pods.read("")
-            now = 60.0
-            with pytest.raises(ServerError, match="others now"):
-                pods.read("")
-            assert pods.open() == "demo, 1 pod"
-            demo.lists("get pods", [pod("demo-triton-1", ready=False)])
-            with pytest.raises(ServerError, match="no Triton pod of demo is ready"):
-                pods.open()

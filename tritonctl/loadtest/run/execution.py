@@ -27,7 +27,7 @@ from tritonctl.loadtest.run.environment import generator_facts, generator_progra
 from tritonctl.loadtest.run.folder import Lines, merge_records, write_json
 from tritonctl.loadtest.run.live import LiveFigures, LiveMerger, LoadBoard, Show, engine_figures
 from tritonctl.loadtest.run.plan import described, expected_seconds
-from tritonctl.loadtest.run.sampling import ServerSampler
+from tritonctl.loadtest.run.sampling import Scrape, ServerSampler
 from tritonctl.loadtest.run.workers import Interruptions, Workers
 
 _POLL_SECONDS = 0.2
@@ -51,7 +51,7 @@ class LoadJob:
     folder: Path
     workers: int = 1
     engine: str = "asyncio"
-    metrics_url: str | None = None
+    metrics: Scrape | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     shm_prefix: str | None = None
 
@@ -102,7 +102,7 @@ class _Run:
         self._passed_on = 0
         self._merger = LiveMerger(expected_seconds(job.plan))
         self._lines = Lines(job.folder / PROGRESS)
-        self._sampler = ServerSampler(job.folder, job.models, job.metrics_url, job.shm_prefix)
+        self._sampler = ServerSampler(job.folder, job.models, job.metrics, job.shm_prefix)
         self._last_line_at = self._shown_at = time.monotonic()
         self._stopped: str | None = None
         self._stopped_at = 0.0

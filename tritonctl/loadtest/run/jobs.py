@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tritonctl.errors import ConfigurationError, ServerError, UsageError, choices
@@ -14,11 +15,13 @@ from tritonctl.loadtest.run.engine_facts import engine_facts
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
 from tritonctl.loadtest.run.plan import load_plan
+from tritonctl.loadtest.run.sampling import Scrape
 from tritonctl.loadtest.run.server_facts import facts, index_of, is_unknown
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls, Endpoint
+from tritonctl.protocol.metrics import scrape
 from tritonctl.protocol.model_config import Config, is_decoupled
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.state import EmbeddedServer
@@ -28,12 +31,12 @@ _ADDRESS = re.compile(r"\S+:\d+")
 
 @dataclass(frozen=True)
 class Target:
-    """The endpoint under test. `shm_prefix`: of the project's own embedded server; `models`: what
-    the project's own was started with.
+    """The endpoint under test. `metrics`: reads those of its engines; `shm_prefix`: of the
+    project's own embedded server; `models`: what the project's own was started with.
     """
 
     url: str
-    metrics_url: str | None = None
+    metrics: Scrape | None = None
     shm_prefix: str | None = None
     tls: ClientTls | None = None
     api_key: ApiKey | None = None
@@ -46,28 +49,28 @@ class Target:
 
 
 def target_of(
-    project: Project, protocol: str, named: Endpoint | None = None, metrics_url: str | None = None
+    project: Project, protocol: str, named: Endpoint | None = None, metrics: Scrape | None = None
 ) -> Target:
     """The named endpoint, or else the project's running server.
 
     Raises ServerError when none runs, UsageError or HostError for a key that cannot be sent.
     """
     if named is not None:
-        return _named(named, protocol, metrics_url)
+        return _named(named, protocol, metrics)
     try:
         state = running_server(project)
     except ServerError as error:
         error.remedy += "; or name another one with --url HOST:PORT"
         raise
-    metrics_url = metrics_url or state.metrics_url
+    metrics = metrics or partial(scrape, state.metrics_url)
     shm_prefix = state.shm_prefix if isinstance(state, EmbeddedServer) else ""
     if protocol == "http":
         url = f"{state.http_address}:{state.http_port}"
-        return Target(url, metrics_url, shm_prefix, models=state.models)
-    return Target(state.grpc_url, metrics_url, shm_prefix, state.client_tls, models=state.models)
+        return Target(url, metrics, shm_prefix, models=state.models)
+    return Target(state.grpc_url, metrics, shm_prefix, state.client_tls, models=state.models)
 
 
-def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:
+def _named(named: Endpoint, protocol: str, metrics: Scrape | None) -> Target:
     if protocol == "http" and named.tls is not None:
         raise UsageError(
             "--ca and the like are for gRPC: the load generators speak no TLS over HTTP",
@@ -78,7 +81,7 @@ def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:
         raise UsageError(
             f"--url {named.url!r} is not HOST:PORT", remedy="give one, as 127.0.0.1:8001"
         )
-    target = Target(url, metrics_url, tls=named.tls, api_key=named.api_key)
+    target = Target(url, metrics, tls=named.tls, api_key=named.api_key)
     _ = target.endpoint.metadata  # a key that cannot be sent fails here, not in each generator
     return target
 
@@ -110,7 +113,7 @@ def load_job(
         folder=new_folder(project, name, output),
         workers=scenario.workers,
         engine=engine,
-        metrics_url=target.metrics_url,
+        metrics=target.metrics,
         facts=known,
         shm_prefix=target.shm_prefix,
     )

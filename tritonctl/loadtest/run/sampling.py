@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import TritonctlError
 from tritonctl.loadtest.analysis.records import SERVER
 from tritonctl.loadtest.run.folder import Lines
-from tritonctl.protocol.metrics import Metrics, Sample, scrape
+from tritonctl.protocol.metrics import Metrics, Sample
 from tritonctl.server.usage import ServerUsage
+
+Scrape = Callable[[], Metrics]
 
 _PERIOD_SECONDS = 1.0
 # Counters of each model by their names in server.jsonl: Triton's, then those of a text engine.
@@ -52,11 +54,11 @@ class ServerSampler:
     """
 
     def __init__(
-        self, folder: Path, models: Collection[str], metrics_url: str | None, shm_prefix: str | None
+        self, folder: Path, models: Collection[str], metrics: Scrape | None, shm_prefix: str | None
     ) -> None:
         self._lines = Lines(folder / SERVER)
         self._models = frozenset(models)
-        self._url = metrics_url
+        self._metrics = metrics
         self._usage = ServerUsage(shm_prefix) if shm_prefix else None
         self.started_at: float | None = None
         self._zero = 0.0  # the same on the monotonic clock
@@ -67,7 +69,7 @@ class ServerSampler:
 
     def start(self) -> None:
         """Begin to sample."""
-        if self._url is not None or self._usage is not None:
+        if self._metrics is not None or self._usage is not None:
             self._thread.start()
 
     def run_started(self, at: float) -> None:
@@ -107,7 +109,7 @@ class ServerSampler:
 
     def _sample(self) -> dict[str, Any] | None:
         try:
-            metrics = scrape(self._url) if self._url else Metrics(())
+            metrics = self._metrics() if self._metrics else Metrics(())
         except TritonctlError:
             return None
         cpu, rss = self._usage.read() if self._usage else (None, None)

@@ -42,8 +42,10 @@ class Forward:
         """Whether kubectl still forwards. It ends with the pod."""
         return self._process.poll() is None
 
-    def require_alive(self) -> None:
-        """Raises ClusterError where it has ended."""
+    def require_alive(self, within: float = 0.0) -> None:
+        """Raises ClusterError where it has ended, or ends in these seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(within)
         if not self.alive:
             raise self._ended()
 

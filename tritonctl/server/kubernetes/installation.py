@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from tritonctl.errors import HostError, ServerError, choices
@@ -19,6 +19,7 @@ COMPONENT = "app.kubernetes.io/component"
 VERSION = "app.kubernetes.io/version"  # of pods: the release's name
 TRITON, FRONTEND, GATEWAY = "triton", "frontend", "gateway"
 METRICS_PORT = 8002
+_ENDING_SECONDS = 0.5  # kubectl ends a little later than the connection
 RELEASE = "tritonctl/release"  # annotation of pods: NAME@sha256:DIGEST
 
 
@@ -44,8 +45,8 @@ class Installation:
         return [pod for pod in self.objects("pods") if part is None or part_of(pod) == part]
 
     @contextmanager
-    def gateway(self) -> Iterator[Forward]:
-        """The port that clients use, on this machine."""
+    def gateway(self) -> Iterator[Gateway]:
+        """The port that clients use, on this machine. Raises ServerError without one."""
         service = self.kubectl.find("service", self.name)
         ports = ((service or {}).get("spec") or {}).get("ports") or []
         if not ports:
@@ -54,9 +55,35 @@ class Installation:
                 remedy=f"`helm status {self.name}` shows what is installed; or name another: "
                 "--release-name NAME",
             )
-        target = f"service/{self.name}"
-        with port_forward(self.kubectl, target, int(ports[0]["port"])) as forward:
-            yield forward
+        with ExitStack() as stack:
+            yield Gateway(self, int(ports[0]["port"]), stack)
+
+
+class Gateway:
+    """The port of the Service that clients use, forwarded to this machine.
+
+    It leads to one pod of the gateway. name: of the Service, for which a certificate may be.
+    """
+
+    def __init__(self, installation: Installation, port: int, stack: ExitStack) -> None:
+        self.name = installation.name
+        self._kubectl, self._port, self._stack = installation.kubectl, port, stack
+        self._forward = self._opened()
+
+    def address(self) -> str:
+        """HOST:PORT; of another pod, where that one is gone. Raises ClusterError."""
+        if not self._forward.alive:
+            self._forward = self._opened()
+        return self._forward.address
+
+    def require_alive(self) -> None:
+        """Raises ClusterError where the pod is gone, or is just going."""
+        self._forward.require_alive(_ENDING_SECONDS)
+
+    def _opened(self) -> Forward:
+        return self._stack.enter_context(
+            port_forward(self._kubectl, f"service/{self.name}", self._port)
+        )
 
 
 def component(thing: Object) -> str:

@@ -18,6 +18,7 @@ from tritonctl.server.kubernetes.installation import (
     is_ready,
     release_of,
 )
+from tritonctl.server.kubernetes.lasting import Lost
 
 _LOOK_SECONDS = 15.0  # between looks for pods that are new
 _OF_HOSTS = ("nv_cpu_", "nv_gpu_")  # several pods may see the same
@@ -34,6 +35,7 @@ class PodMetrics:
         self._forwards: dict[str, Forward] = {}
         self._releases: list[str] = []
         self._looked = float("-inf")
+        self._lost = Lost()
 
     def __enter__(self) -> Self:
         """Nothing is opened yet."""
@@ -75,13 +77,39 @@ class PodMetrics:
 
         Raises ServerError where a pod does not answer, or others are there: open again.
         """
-        if self._clock() - self._looked > _LOOK_SECONDS:
-            pods = self._installation.pods(TRITON)
-            now = {str(pod["metadata"]["name"]) for pod in pods if is_ready(pod)}
-            if now != set(self._forwards):
-                raise ServerError("the pods are others now", remedy="look again")
-            self._looked = self._clock()
-        return added(scrape(f"http://{each.address}/metrics") for each in self._forwards.values())
+        if self._are_others():
+            raise ServerError("the pods are others now", remedy="look again")
+        return added(self._each().values())
+
+    def lasting(self) -> Metrics:
+        """The same for whom a sum may not fall: what pods had counted that are gone is in it.
+
+        Connects anew where others are there. Raises ClusterError, ServerError.
+        """
+        try:
+            if not self._forwards or self._are_others():
+                self.open()
+            found = self._each()
+        except ServerError:
+            self._forwards = {}
+            raise
+        return added([*found.values(), self._lost.until(found)])
+
+    def _each(self) -> dict[str, Metrics]:
+        return {
+            name: scrape(f"http://{forward.address}/metrics")
+            for name, forward in self._forwards.items()
+        }
+
+    def _are_others(self) -> bool:
+        """Whether other pods are ready than those that are connected; looked at now and then."""
+        if self._clock() - self._looked <= _LOOK_SECONDS:
+            return False
+        pods = self._installation.pods(TRITON)
+        if {str(pod["metadata"]["name"]) for pod in pods if is_ready(pod)} != set(self._forwards):
+            return True
+        self._looked = self._clock()
+        return False
 
 
 def added(scrapes: Iterable[Metrics]) -> Metrics:

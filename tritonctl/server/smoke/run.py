@@ -11,7 +11,7 @@ from tritonctl.errors import ServerError, TritonctlError, UsageError, choices
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
-from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.metrics import Metrics
 from tritonctl.protocol.model_config import Config, all_steps, is_decoupled, steps_of
 from tritonctl.server.smoke.answers import is_busy
 from tritonctl.server.smoke.batch_check import batch_check, not_batched, step_outcomes
@@ -34,18 +34,20 @@ _NO_METRICS = "the address of the server's metrics is unknown: give it with --me
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask. `models`: these alone, or all that are ready. `metrics_url`: of the engines.
+    """What to ask. `models`: these alone, or all that are ready. `metrics`: reads the engines'.
 
+    named: how commands name the server, where its address is not to be repeated.
     project: the server's own, for prompts and checkpoints. cancellation: also leave a stream early;
     tritonserver 2.51 keeps such a request in memory until it ends.
     """
 
     endpoint: Endpoint
     models: Sequence[str] = ()
-    metrics_url: str | None = None
+    metrics: Callable[[], Metrics] | None = None
     project: Project | None = None
     seconds: float = 30.0
     cancellation: bool = True
+    named: str | None = None
 
 
 def smoke_server(plan: Plan, progress: Progress) -> SmokeReport:
@@ -175,8 +177,8 @@ def _cancellation(subject: Subject, plan: Plan) -> Iterator[Outcome]:
         metrics = "not asked for"
     elif entry is not None and entry.serving.inline_detokenizer and not entry.serving.fused:
         metrics = "serving.inline_detokenizer: Triton does not pass it on to the engine"
-    elif url := plan.metrics_url:
-        metrics = lambda: scrape(url)  # noqa: E731
+    elif plan.metrics is not None:
+        metrics = plan.metrics
     yield cancel_check(subject, _prompt(subject, plan), metrics)
 
 
@@ -194,4 +196,5 @@ def _repeat(name: str, plan: Plan) -> str:
     options += [("--api-key-file", api_key.file)] if api_key else []
     in_clear = " --api-key-in-clear" if api_key and api_key.in_clear else ""
     files = "".join(f" {option} {Path(value)}" for option, value in options if value)
-    return f"tritonctl smoke --url {plan.endpoint.url} --models {name}{files}{in_clear}"
+    server = plan.named or f"--url {plan.endpoint.url}"
+    return f"tritonctl smoke {server} --models {name}{files}{in_clear}"

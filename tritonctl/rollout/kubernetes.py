@@ -29,6 +29,7 @@ from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.gateway.shares import Division
 from tritonctl.server.groups import refuse_other_tensors
+from tritonctl.server.kubernetes import keda
 from tritonctl.server.kubernetes.candidate import Charted, Copying
 from tritonctl.server.kubernetes.chart import render_chart
 from tritonctl.server.kubernetes.installation import GATEWAY, METRICS_PORT, TRITON
@@ -91,10 +92,15 @@ class Cluster:
         kubectl = self._installed.kubectl
         if self._project.rollout.shadow:
             raise ConfigurationError(
-                "rollout.shadow: in a cluster nobody asks both releases",
-                remedy="leave it out here: add --set rollout.shadow=0",
+                "rollout.shadow: in a cluster nobody asks both releases what users ask",
+                remedy="leave it out here, --set rollout.shadow=0, and ask both yourself: "
+                "`tritonctl rollout compare` with ports that kubectl forwards to both slots",
             )
-        if lacking := [f"{verb} {kind}" for verb, kind in RIGHTS if not kubectl.may(verb, kind)]:
+        lacking = _lacking(kubectl, RIGHTS)
+        if not lacking:
+            name = self._installed.called(TRITON, self._routes.division().stable)
+            lacking = _lacking(kubectl, keda.RIGHTS) if keda.scales(kubectl, name) else []
+        if lacking:
             raise HostError(
                 f"a rollout needs rights that you have not: {', '.join(lacking)}",
                 remedy="ask the cluster's owner for a Role with them in namespace "
@@ -250,6 +256,10 @@ class Cluster:
 
     def _mark(self, number: int) -> str:
         return f"rollout {number} of {self._project.root} on {socket.gethostname()}"
+
+
+def _lacking(kubectl: Kubectl, rights: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{verb} {kind}" for verb, kind in rights if not kubectl.may(verb, kind)]
 
 
 class ClusterService:

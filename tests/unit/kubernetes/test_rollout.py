@@ -310,6 +310,34 @@ def test_slot_b_has_an_autoscaler_where_slot_a_has(fake: FakeCluster, installed:
     assert list(made["metadata"]["annotations"]) == ["autoscaling.alpha.kubernetes.io/metrics"]
 
 
+def test_keda_scales_both_slots_and_leaves_an_empty_one_empty(
+    fake: FakeCluster, installed: Installed, project: Project
+) -> None:
+    """Each by its own pods; paused at nothing while nothing is to run, and no longer."""
+    paused = "autoscaling.keda.sh/paused-replicas"
+    query = 'sum(tritonctl_streams{namespace="ml",pod=~"demo-triton-[a-z0-9]+-[a-z0-9]+"}) or x'
+    spec = {
+        "scaleTargetRef": {"name": "demo-triton"},
+        "minReplicaCount": 1,
+        "triggers": [{"type": "prometheus", "metadata": {"query": query}}],
+    }
+    about = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "spec": spec}
+    fake.add("scaledobject", "demo-triton", **about)
+    loading.load(Copying(installed, charted(OLD), charted(NEW), Slot.B), Silent())
+    made = fake.get("scaledobject", "demo-triton-b")
+    assert made["spec"]["scaleTargetRef"]["name"] == "demo-triton-b"
+    [trigger] = made["spec"]["triggers"]
+    assert 'pod=~"demo-triton-b-[a-z0-9]+-[a-z0-9]+"' in trigger["metadata"]["query"]
+    assert paused not in made["metadata"].get("annotations", {})
+    assert made["metadata"]["ownerReferences"]
+    empty(installed, LiveRoutes(installed, project), Slot.B, at_once=False)
+    assert fake.get("scaledobject", "demo-triton-b")["metadata"]["annotations"][paused] == "0"
+    assert paused not in fake.get("scaledobject", "demo-triton")["metadata"].get("annotations", {})
+    loading.load(Copying(installed, charted(OLD), charted(NEW), Slot.B), Silent())
+    assert paused not in fake.get("scaledobject", "demo-triton-b")["metadata"]["annotations"]
+    assert fake.get("deployment", "demo-triton-b")["spec"]["replicas"] == 3
+
+
 def pod(name: str = "p1", *, component: str = "triton-b", **status: Any) -> dict[str, Any]:
     """A ready pod, unless `status` says otherwise."""
     ready = [{"type": "Ready", "status": "True"}]

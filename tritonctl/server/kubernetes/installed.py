@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tritonctl.errors import ConfigurationError, ServerError
 from tritonctl.project.schema import Project
 from tritonctl.server.gateway.shares import Division, division_of
+from tritonctl.server.kubernetes import keda
 from tritonctl.server.kubernetes.installation import (
     COMPONENT,
     FRONTEND,
@@ -200,6 +201,7 @@ def empty(installed: Installed, routes: LiveRoutes, slot: Slot, *, at_once: bool
             f"slot {slot} is the stable one: its servers have the users",
             remedy="`helm uninstall` ends all servers",
         )
+    keda.keep_empty(installed.kubectl, installed.called(TRITON, slot))
     for part in (TRITON, FRONTEND):
         scale(installed, part, slot, 0)
     if at_once:

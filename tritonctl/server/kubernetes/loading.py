@@ -8,9 +8,10 @@ from collections.abc import Iterable
 
 from tritonctl.errors import HostError, ServerError
 from tritonctl.host.progress import Progress
+from tritonctl.server.kubernetes import keda
 from tritonctl.server.kubernetes.candidate import Copying
 from tritonctl.server.kubernetes.installation import FRONTEND, TRITON, VERSION
-from tritonctl.server.kubernetes.installed import HELD, Installed
+from tritonctl.server.kubernetes.installed import HELD, Installed, scale
 from tritonctl.server.kubernetes.kubectl import Object
 from tritonctl.server.kubernetes.troubles import container_trouble, unscheduled
 from tritonctl.server.slots import Slot
@@ -39,15 +40,29 @@ def load(copying: Copying, progress: Progress) -> None:
     if copying.wanted.frontend is not None:
         front = installed.deployment(FRONTEND, slot.other)
         objects += copying.frontend(front, slot.other) if front is not None else []
-    if slot is not Slot.A and (scaler := installed.kubectl.find(_SCALER, installed.called(TRITON))):
-        objects.append(copying.autoscaler(scaler))
+    if slot is not Slot.A:
+        objects += _scalers(copying)
     _put(installed, objects)
+    if keda.let_scale(installed.kubectl, installed.called(TRITON, slot)):
+        scale(installed, TRITON, slot, made["spec"].get("replicas", 1))  # it may have emptied it
     probe = made["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
     allowed = probe["failureThreshold"] * probe.get("periodSeconds", 1) + _MORE_SECONDS
     with progress.step(f"Loading release {copying.wanted.name} beside the one that serves"):
         for each in objects:
             if each["kind"] == "Deployment":
                 _wait(installed, each, time.monotonic() + allowed)
+
+
+def _scalers(copying: Copying) -> list[Object]:
+    """For slot b, as the chart has for slot a: an HPA, or KEDA's."""
+    installed = copying.installed
+    name, own = installed.called(TRITON, copying.slot), installed.called(TRITON)
+    made = []
+    if scaler := installed.kubectl.find(_SCALER, own):
+        made.append(copying.autoscaler(scaler))
+    if scaled := keda.scaled_object(installed.kubectl, own):
+        made.append(keda.copied(scaled, name, installed.labels))
+    return made
 
 
 def _put(installed: Installed, objects: Iterable[Object]) -> None:

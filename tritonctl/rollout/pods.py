@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, Sample, scrape
+from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.server.kubernetes.demand import has_ended
 from tritonctl.server.kubernetes.forwarding import Forward, port_forward
 from tritonctl.server.kubernetes.installation import is_ready
 from tritonctl.server.kubernetes.installed import Installed
 from tritonctl.server.kubernetes.kubectl import Object
+from tritonctl.server.kubernetes.lasting import Lost
 from tritonctl.server.kubernetes.metrics import added
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason
 from tritonctl.server.kubernetes.slots import in_slot
@@ -29,7 +30,6 @@ from tritonctl.server.slots import Slot
 
 # The way to the cluster fails, not the service, which goes on.
 AWAY = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.UNAUTHORIZED})
-_COUNTERS = ("_total", "_bucket", "_count", "_sum")  # the parser gives counters the first one
 _LIST_SECONDS = 2.0  # between two looks at which pods there are
 
 
@@ -75,8 +75,7 @@ class Component:
     ) -> None:
         self._installed, self._reach = installed, reach
         self._part, self._slot, self._port = part, slot, port
-        self._last: dict[str, Metrics] = {}  # of each pod
-        self._gone: list[Sample] = []  # what pods had counted that are no more
+        self._gone = Lost(fallen=False)  # a server that starts again is to be seen
         self._pods: dict[str, Object] = {}  # by uid, once they have been ready
         self._forwards: dict[str, tuple[Forward, ExitStack]] = {}
         self._listed = float("-inf")
@@ -89,21 +88,20 @@ class Component:
                 f"no pod of {in_slot(self._part, self._slot)} is ready",
                 remedy="`kubectl get pods` shows why",
             )
-        self._last |= (found := {uid: self._scraped(uid, path, seconds) for uid in self._pods})
-        return found
+        return {uid: self._scraped(uid, path, seconds) for uid in self._pods}
 
     def total(self, path: str, seconds: float) -> Metrics:
         """Of all, also of those that are gone. Raises ServerError where not all are known."""
-        found = self.metrics(path, seconds).values()
-        return added([*found, Metrics(self._gone)])
+        found = self.metrics(path, seconds)
+        return added([*found.values(), self._gone.until(found)])
 
     def kept(self) -> list[list[Any]]:
         """What those had counted that are gone, as JSON holds it."""
-        return [[each.name, dict(each.labels), each.value] for each in self._gone]
+        return self._gone.kept()
 
     def restore(self, kept: Sequence[Any]) -> None:
         """What an earlier one has kept."""
-        self._gone = [Sample(name, labels, value) for name, labels, value in kept]
+        self._gone.restore(kept)
 
     def restarts(self) -> int:
         """Of containers in pods that are there, as of the last look."""
@@ -127,9 +125,6 @@ class Component:
         self._listed = time.monotonic()
         there = {pod["metadata"]["uid"]: pod for pod in pods if not _is_leaving(pod)}
         self._pods = {uid: pod for uid, pod in there.items() if uid in self._pods or is_ready(pod)}
-        for uid in self._last.keys() - self._pods.keys():
-            counted = [each for each in self._last.pop(uid) if each.name.endswith(_COUNTERS)]
-            self._gone = [*added([Metrics(self._gone), Metrics(counted)])]
         for uid in self._forwards.keys() - self._pods.keys():
             self._cut(uid)
 

@@ -192,7 +192,7 @@ def _counted(**counts: int) -> dict[str, Metrics]:
 
 def test_counters_that_are_no_more() -> None:
     """Of a pod that is gone, and of one that was started again; a gauge is not kept."""
-    lost = Lost()
+    lost = Lost(fallen=True)
     assert not [*lost.until(_counted(x=5, y=7))]
     assert not [*lost.until(_counted(x=6, y=7))]
     assert lost.until(_counted(x=6)).total("a") == 7
@@ -200,6 +200,12 @@ def test_counters_that_are_no_more() -> None:
     after = lost.until(_counted(x=3, z=2))
     assert after.total("a") == 13
     assert not after.samples("b")
+    rollout = Lost(fallen=False)
+    rollout.until(_counted(x=5, y=7))
+    assert not [*rollout.until(_counted(x=1, y=7))]
+    assert rollout.until(_counted(x=1)).total("a") == 7
+    rollout.restore(lost.kept())
+    assert rollout.until(_counted(x=1)).total("a") == 13
 
 
 # What kubectl says of the installation, and a part of what to do.

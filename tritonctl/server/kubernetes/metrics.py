@@ -35,7 +35,7 @@ class PodMetrics:
         self._forwards: dict[str, Forward] = {}
         self._releases: list[str] = []
         self._looked = float("-inf")
-        self._lost = Lost()
+        self._lost = Lost(fallen=True)
 
     def __enter__(self) -> Self:
         """Nothing is opened yet."""

@@ -15,6 +15,7 @@ from typing import Any
 from tritonctl.project.rollout import Rollout
 from tritonctl.rollout.metrics import Moment, Scrape
 from tritonctl.rollout.pace import Pace, Tokens
+from tritonctl.rollout.past import Past
 from tritonctl.rollout.presence import Presence
 from tritonctl.rollout.sequential import (
     Divergence,
@@ -24,7 +25,7 @@ from tritonctl.rollout.sequential import (
     Verdict,
     combined,
 )
-from tritonctl.rollout.slower import Slower, in_shared_buckets, places_of
+from tritonctl.rollout.slower import Slower, in_shared_buckets, mean_of, places_of
 from tritonctl.rollout.stalls import Stalls
 
 FAILURES, ALONE, DIVERGENCE, MEMORY = "failures", "failures_alone", "divergence", "memory"
@@ -100,6 +101,7 @@ class Judge:
         "_stalled",
         "_slower",
         "_pace",
+        "_past",
         "_divergence",
         "_growth",
         "_surge",
@@ -133,6 +135,7 @@ class Judge:
         growth = tolerated.memory_growth
         self._growth = Growth(tolerated=growth, least=_LEAST_GROWTH)
         self._surge = Growth(1, tolerated=growth, least=_LEAST_SURGE)
+        self._past = Past()
         self._pace = Pace(tolerated.slow_phases)
         used = {FAILURES, ALONE, STALLS, MEMORY, *self._slower}
         if ITL in self._slower:
@@ -148,6 +151,7 @@ class Judge:
         """The candidate has the users of this step from now on; 0 is the first."""
         self._step, self._step_at, self._at = index, at, at
         self._step_requests = self._step_failures = 0
+        self._past.begin()
         if self._settles:
             self._growth.restart()
             self._surge.restart()
@@ -173,6 +177,7 @@ class Judge:
             self._step_failures += candidate.failures
             self._compare(candidate, stable, share=self._rollout.steps[self._step])
             self._see_stalls(candidate, stable)
+            self._see_past(candidate, stable)
         self._weigh(scrape)
         for answer in scrape.answers:
             self._divergence.update(answer.noise, answer.candidate)
@@ -257,6 +262,18 @@ class Judge:
             counts = self._warm and comparable and ITL in candidate.times
             self._pace.update(_tokens(candidate) if counts else None, _tokens(stable))
 
+    def _see_past(self, candidate: Moment, stable: Moment | None) -> None:
+        """Of first tokens or whole answers; versions with other buckets are not compared."""
+        name = next((name for name in (TTFT, RESPONSE) if name in self._slower), None)
+        if name is None or name not in candidate.times:
+            return
+        bounds, counts = candidate.times[name]
+        theirs = stable.times.get(name) if stable is not None else None
+        places = places_of(bounds)
+        others = mean_of(theirs[1], places) if theirs and theirs[0] == bounds else None
+        margin = self._slower[name].noticeable(places)
+        self._past.update(mean_of(counts, places), others, margin)
+
     def _see_stalls(self, candidate: Moment, stable: Moment | None) -> None:
         """At any share: that requests stand still is rare of itself."""
         before = _MORE * (self._stalled + 1) / (self._presence.stable.requests + 2)
@@ -276,6 +293,8 @@ class Judge:
             return Standing.HOLD, f"it may be that {_WHAT[worst]}"
         if self._step_failures > max(_FEW, self._step_requests * self._most_failures):
             return Standing.HOLD, f"{self._step_failures} requests of the step have failed"
+        if self._past.beyond:
+            return Standing.HOLD, "its answers begin later than stable's did with as many requests"
         return self._step_standing()
 
     def _step_standing(self) -> tuple[Standing, str]:

@@ -100,6 +100,12 @@ class Slower:
         self._see_phases(candidate, stable, places, alone)
         self._measure(stable, places)
 
+    def noticeable(self, places: Sequence[float]) -> float:
+        """The least difference of logarithms that is bet on; infinite while nothing is known."""
+        if not self._known:
+            return math.inf
+        return (self._tolerated + _SHIFTS[0][0]) * math.sqrt(self._variance(places))
+
     @property
     def _known(self) -> bool:
         """Whether the spread is."""
@@ -134,15 +140,15 @@ class Slower:
         near = [max(middle - furthest, min(middle + furthest, place)) for place in places]
         most = alone or (sum(candidate), sum(stable))
         self._phases.update(
-            _of_at_most(_mean(candidate, near), most[0]),
-            _of_at_most(_mean(stable, near), most[1]),
+            _of_at_most(mean_of(candidate, near), most[0]),
+            _of_at_most(mean_of(stable, near), most[1]),
             variance,
         )
 
     def _measure(self, stable: Sequence[int], places: Sequence[float]) -> None:
         """How much stable's times vary within a moment."""
         self._moments += 1
-        if (found := _mean(stable, places)) is None:
+        if (found := mean_of(stable, places)) is None:
             return
         mean, total = found
         squares = (n * (place - mean) ** 2 for n, place in zip(stable, places, strict=True))
@@ -174,7 +180,7 @@ def _merged(bounds: Sequence[float], counts: Sequence[int], shared: Sequence[flo
     return found
 
 
-def _mean(counts: Sequence[int], places: Sequence[float]) -> Mean | None:
+def mean_of(counts: Sequence[int], places: Sequence[float]) -> Mean | None:
     """Of the times in these buckets, and how many they are; None without any."""
     if not (total := sum(counts)):
         return None

@@ -200,6 +200,25 @@ def test_fewer_tokens_a_second() -> None:
     assert decision.reason == "it makes fewer tokens a second than stable"
 
 
+def test_slower_than_stable_was() -> None:
+    """With all users, and no stable beside: no step on top, and no rollback, until it is over."""
+    candidate = Version(1)
+
+    def slow(second: int, scrape: Scrape) -> Scrape:
+        candidate.ms = 140 if 250 < second < 400 else 100
+        return scrape
+
+    rollout = ROLLOUT.model_copy(update={"hold_seconds": 120})
+    decisions = run(candidate, change=slow, rollout=rollout, seconds=500)
+    held = [one for one in decisions if one.standing is Standing.HOLD]
+    assert {one.reason for one in held} == {
+        "its answers begin later than stable's did with as many requests"
+    }
+    assert 270 <= held[0].at <= 300
+    assert 400 <= held[-1].at <= 450
+    assert decisions[-1].standing is Standing.PROMOTE_STEP
+
+
 def test_failures_of_both() -> None:
     """A service that fails for everybody is not the candidate's doing."""
     assert run(Version(1, fails=4), Version(19, fails=4))[-1].standing is Standing.PROMOTE_STEP

@@ -55,6 +55,8 @@ async def run(job: dict[str, Any]) -> dict[str, float]:
             await asyncio.sleep(edge - time.perf_counter())
             meter.tick()
         await loading
+    if "each" in job:
+        Path(job["each"]).write_text(json.dumps(meter.each), encoding="utf-8")
     return meter.result()
 
 

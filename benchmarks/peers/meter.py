@@ -22,6 +22,7 @@ class Meter:
         self._cpu: list[tuple[float, float, float]] = []
         self._first: list[float] = []
         self._whole: list[float] = []
+        self.each: list[tuple[int, float]] = []  # tokens, milliseconds to the end
         self._tokens = self._wrong = self._failed = 0
 
     def tick(self) -> None:
@@ -45,6 +46,7 @@ class Meter:
         self._wrong += not right
         self._first.append(1000 * (first - began))
         self._whole.append(1000 * (now - began))
+        self.each.append((tokens, self._whole[-1]))
 
     def fail(self) -> None:
         """A request that got an error, at any time."""

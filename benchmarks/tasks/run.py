@@ -8,7 +8,8 @@ Usage: python benchmarks/tasks/run.py [--servers fused,bentoml,...] [--streams 1
 All servers are up together, each stopped while it is not its turn; in a round each has its turn, in
 random order. --rates: also the highest rate of Poisson arrivals at which the answers come within so
 many milliseconds for 99 %: each round halves every server's interval, one server after the other.
---at: also the P99 of each server at these rates.
+--at: also the P99 of each server at these rates, of the answers of all rounds, and how many were
+later than --within; for each quarter of the lengths, too.
 
 Figures are medians over the rounds, ratios to the first server those of the same round. --engines:
 where to keep what is built, and the vectors that all must give. See README.md.
@@ -37,7 +38,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "peers"), str(BENCHMARKS.parent)]
 
 from bench import MODEL, SILENT, awake, heading, say, wait_for, write_project  # noqa: E402
-from meter import memory_megabytes  # noqa: E402
+from meter import memory_megabytes, percentile  # noqa: E402
 from rounds import Load, Result, measured, ratio, write  # noqa: E402
 from servers import Subject, Up, environment  # noqa: E402
 from text_servers import HERE, ROWS, WAYS, Served, builders_python, told  # noqa: E402
@@ -226,12 +227,12 @@ class Bench:
         if loads:
             self.print_loops(loads)
 
-    def measure(self, name: str, load: Load, seed: int) -> Result:
-        """One server's turn."""
+    def measure(self, name: str, load: Load, seed: int, **more: str) -> Result:
+        """One server's turn; more: of the job."""
         up = self.servers[name]
         job = {
             "model": MODEL if up.protocol == "grpc" else "model", "warm_up": WARM_UP,
-            "seconds": self.asked.seconds, "seed": seed,
+            "seconds": self.asked.seconds, "seed": seed, **more,
         }  # fmt: skip
         told(up, SIGCONT)
         try:
@@ -295,17 +296,51 @@ class Bench:
             say(name, f"{interval.low:.1f}", f"{interval.low / base:.2f}", tried)
 
     def at(self) -> None:
-        """The table of --at."""
+        """The tables of --at: at all rates within a round, so that a busy moment is everybody's."""
         names = [name for name, up in self.servers.items() if not up.program]
-        found: dict[str, list[str]] = {name: [] for name in names}
-        for number, rate in enumerate(self.asked.at):
-            for name in random.sample(names, len(names)):
-                result = self.measure(name, Load(f"{rate:g}/s", self.cases, 0, rate), number)
-                p50, p99 = result["whole_p50"], result["whole_p99"]
-                found[name].append(f"{p50:.0f}, {p99:.0f}" + " failed" * bool(result["failed"]))
-        heading("P50 and P99, ms", ("server", *(f"{rate:g} texts/s" for rate in self.asked.at)))
-        for name, cells in found.items():
+        given: dict[tuple[str, float], list[tuple[int, float]]] = defaultdict(list)
+        failed: set[tuple[str, float]] = set()
+        each = self.served.subject.folder / "each.json"
+        for number in range(self.asked.rounds):
+            for rate in self.asked.at:
+                for name in random.sample(names, len(names)):
+                    load = Load(f"{rate:g}/s", self.cases, 0, rate)
+                    result = self.measure(name, load, number, each=str(each))
+                    given[name, rate] += json.loads(each.read_text(encoding="utf-8"))
+                    if result["failed"]:
+                        failed.add((name, rate))
+        columns = ("server", *(f"{rate:g} texts/s" for rate in self.asked.at))
+        within = self.asked.within
+        heading(f"P50 and P99, ms; later than {within:.0f} ms", columns)
+        for name in names:
+            cells = []
+            for rate in self.asked.at:
+                times = [ms for _, ms in given[name, rate]]
+                late = 100 * sum(ms > within for ms in times) / max(1, len(times))
+                shown = f"{percentile(times, 0.5):.0f}, {percentile(times, 0.99):.0f}; {late:.1f} %"
+                cells.append(shown + " failed" * ((name, rate) in failed))
             say(name, *cells)
+        say("texts", *(len(given[names[0], rate]) for rate in self.asked.at))
+        self.print_lengths(names, given)
+
+    def print_lengths(
+        self, names: Sequence[str], given: Mapping[tuple[str, float], list[tuple[int, float]]]
+    ) -> None:
+        """How late texts of each length are: up to a quarter of the longest, and so on."""
+        most = max(tokens for some in given.values() for tokens, _ in some)
+        steps = [(most * n // 4, most * (n + 1) // 4) for n in range(4)]
+        heading("P50 and P99 of each length, ms, all rates", ("server", *map(_tokens, steps)))
+        for name in names:
+            every = [one for rate in self.asked.at for one in given[name, rate]]
+            cells = []
+            for low, high in steps:
+                times = [ms for tokens, ms in every if low < tokens <= high]
+                cells.append(f"{percentile(times, 0.5):.0f}, {percentile(times, 0.99):.0f}")
+            say(name, *cells)
+
+
+def _tokens(step: tuple[int, int]) -> str:
+    return f"{step[0] + 1} to {step[1]} tokens"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from tensorlib.batches import Arrays
 from tensorlib.graph_model import GraphModel, ValuesRefusedError
+from tensorlib.lanes import physical_cores
 from textlib.errors import ConfigurationError
 from textlib.parameters import ModelParameters, Setting
 from textlib.triton_edge import existing
@@ -32,7 +33,9 @@ def session_options(settings: Mapping[str, Setting]) -> Any:
     """The session options of `serving.session`, every one of them set."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    options.intra_op_num_threads = settings["intra_op_num_threads"]
+    # Of its own accord ONNX Runtime binds each thread to a core, where it then waits for whatever
+    # else runs there, the caller's own thread among it, while another core is idle.
+    options.intra_op_num_threads = settings["intra_op_num_threads"] or physical_cores()
     options.inter_op_num_threads = settings["inter_op_num_threads"]
     options.execution_mode = _MODES[str(settings["execution_mode"])]
     options.graph_optimization_level = _LEVELS[str(settings["graph_optimization_level"])]

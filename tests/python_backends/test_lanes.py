@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorlib.batches import Answer, Arrays, Asked, Padding, RowError
-from tensorlib.lanes import parallel_runs
+from tensorlib.lanes import parallel_runs, physical_cores
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import QueueFullError, RequestCancelledError
 
@@ -301,3 +302,16 @@ def test_a_run_for_each_core(
     """Of those that the model's instances share; on a GPU one."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
     assert parallel_runs(most, config, kind) == runs
+
+
+@pytest.mark.parametrize(("siblings", "cores"), [(("0,4", "1,5"), 2), ((), 4)])
+def test_logical_cores_of_one_core_count_once(
+    siblings: Sequence[str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that this process may use; without /sys each counts."""
+    for logical, line in zip((0, 1, 4, 5), (*siblings, *siblings), strict=False):
+        folder = tmp_path / f"cpu{logical}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{line}\n", encoding="utf-8")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4, 5})
+    assert physical_cores(tmp_path) == cores

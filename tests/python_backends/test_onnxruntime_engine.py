@@ -99,3 +99,14 @@ def test_a_gpu_that_is_not_used_is_an_error(
     """ONNX Runtime itself would answer from the CPU, many times slower."""
     with pytest.raises(ConfigurationError, match=told):
         _opened(_module(monkeypatch, built_for, starts=False), "GPU")
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(0, 6), (2, 2)])
+def test_no_thread_is_bound_to_a_core(
+    monkeypatch: pytest.MonkeyPatch, asked: int, threads: int
+) -> None:
+    """Asked for no number ONNX Runtime takes one per core, and binds each: so it is given one."""
+    module = _module(monkeypatch, [CPU], starts=False)
+    monkeypatch.setattr(module, "physical_cores", lambda: 6)
+    options = module.session_options(SETTINGS | {"intra_op_num_threads": asked})
+    assert options.intra_op_num_threads == threads

@@ -37,6 +37,7 @@ COPY --from=server /opt /opt
 ENV PATH=/opt/tritonctl/environment/bin:/opt/tritonserver/bin:$PATH \
     LD_LIBRARY_PATH=/opt/tritonserver/lib \
     HF_HUB_OFFLINE=1 \
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     HOME=/tmp
 USER 1000:1000
 EXPOSE 8000 8001 8002

@@ -24,6 +24,7 @@ RUN --mount=type=secret,id=ca \
 COPY tritonctl /opt/tritonctl/lib/tritonctl
 ENV PATH=/opt/tritonctl/environment/bin:/opt/tritonserver/bin:$PATH \
     HF_HUB_OFFLINE=1 \
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     HOME=/tmp
 USER 1000:1000
 EXPOSE 8000 8001 8002

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tritonctl.server.embedded.installation import PAGES, server_variables
+
 DOCKER = Path(__file__).resolve().parents[3] / "docker"
 HADOLINT = Path(sys.executable).parent / "hadolint"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
@@ -47,3 +49,15 @@ def test_the_server_is_not_root(file: Path) -> None:
 def test_no_frontend_is_fetched(file: Path) -> None:
     """`# syntax=` would ask a registry for one before the first line is read."""
     assert "# syntax" not in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["triton-cpu", "triton-gpu"])
+def test_a_server_s_memory_lies_in_large_pages(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an image as in the embedded server, where whoever starts it may say otherwise."""
+    content = (DOCKER / f"{name}.Dockerfile").read_text(encoding="utf-8")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    [(variable, setting)] = PAGES.items()
+    assert f"{variable}={setting} \\\n" in content
+    assert server_variables(Path("environment"), [])[variable] == setting
+    monkeypatch.setenv(variable, "glibc.malloc.hugetlb=0")
+    assert server_variables(Path("environment"), [])[variable] == "glibc.malloc.hugetlb=0"

@@ -24,6 +24,10 @@ from tritonctl.repository.server_environment import PYTHONS, Program, server_rec
 
 _LOADER_FAILED = 127
 
+# Weights and activations in pages of 2 MB, where Linux gives them to who asks (`madvise`, the usual
+# setting): a graph of 256 tokens takes 3 to 8 % less processor time. As docker/*.Dockerfile.
+PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
 
 @dataclass(frozen=True)
 class Installation:
@@ -45,7 +49,7 @@ def install(programs: Sequence[Program], progress: Progress) -> Installation:
     packages = site_packages(environment)
     triton = packages / "pytriton" / "tritonserver"
     folder = _backend_folder(environment, triton, recipe.python.minor)
-    variables = _variables(
+    variables = server_variables(
         environment, [packages / "nvidia_pytriton.libs", *recipe.python.libraries]
     )
     _probe_stub(folder / "python" / "triton_python_backend_stub", variables, recipe.python.minor)
@@ -73,13 +77,18 @@ def _backend_folder(environment: Path, triton: Path, version: str) -> Path:
     return folder
 
 
-def _variables(environment: Path, libraries: Sequence[Path]) -> dict[str, str]:
+def server_variables(environment: Path, libraries: Sequence[Path]) -> dict[str, str]:
+    """This process's, and what the server needs: its programs, its libraries, no calls home."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    return kept | {
-        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries),
-        "HF_HUB_OFFLINE": "1",
-    }
+    return (
+        PAGES
+        | kept
+        | {
+            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries),
+            "HF_HUB_OFFLINE": "1",
+        }
+    )
 
 
 def _probe_stub(stub: Path, variables: dict[str, str], version: str) -> None:

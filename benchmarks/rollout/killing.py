@@ -12,15 +12,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from load import Load
-from rig import Rig
+from rig import ENDED, Rig, at_of
 from tritonctl.rollout.journal import Phase, State
 from tritonctl.server.groups import Slot, gateway, group, stable_slot
 from tritonctl.server.state import EmbeddedServer
 
-_BEFORE, _AFTER = 4.0, 15.0
-_LONGEST = 120.0
-# So that a state lasts until it is killed in: the default judge, long holds.
-STEPS = {"steps": [25, 100], "hold_seconds": 20.0, "minimum_requests": 10, "shadow": 0.0}
+_BEFORE, _AFTER = 3.0, 4.0
+_LONGEST, _ENDS, _BACK = 120.0, 45.0, 90.0
+_GRACE = 1.0  # for requests that are on their way while users are moved
+# So that a state lasts until it is killed in, and a rollout that goes on ends soon.
+STEPS = {
+    "steps": [25, 100],
+    "hold_seconds": 8.0,
+    "minimum_requests": 10,
+    "warm_up_seconds": 2.0,
+    "keep_warm_seconds": 30.0,
+    "shadow": 0.0,
+}
 STATES: dict[str, Callable[[State], bool]] = {
     "first step": lambda state: state.phase is Phase.STEPPING and state.step == 0,
     "all users": lambda state: state.phase is Phase.STEPPING and state.step == 1,
@@ -28,69 +36,82 @@ STATES: dict[str, Callable[[State], bool]] = {
     "promoted, warm": lambda state: state.phase is Phase.PROMOTED and state.moved,
     "rolled back, warm": lambda state: state.phase is Phase.ROLLED_BACK and state.moved,
 }
+_ASKED = {
+    "held by hand": ("pause",),
+    "promoted, warm": ("promote",),
+    "rolled back, warm": ("abort",),
+}
+_ALONE = "controller and its parent"
 
 
-def table(rig: Rig, folder: Path) -> Iterator[str]:
-    """A row for each state and victim."""
-    rig.settings({**STEPS, "keep_warm_seconds": 60.0})
+def table(rig: Rig, folder: Path, is_over: Callable[[], bool]) -> Iterator[str]:
+    """A row for each victim and state, until there is no time left."""
+    rig.settings(STEPS)
     yield (
-        "| killed | state | requests | failed | went on | tokens lost | longest pause, s "
-        "| how it ended |"
+        "| killed | state | requests | failed | went on | tokens lost | longest answer, s "
+        "| from the other release once that was over | how it ended |"
     )
-    yield "|---|---|--:|--:|--:|--:|--:|---|"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
     victims = {
         "controller": _controller,
+        _ALONE: _controller_and_parent,
         "Envoy": _envoy,
         "stable's Triton": lambda rig: _triton(rig, stable_slot(rig.project)),
-        "candidate's Triton": lambda rig: _triton(rig, stable_slot(rig.project).other),
+        "the other Triton": lambda rig: _triton(rig, stable_slot(rig.project).other),
     }
-    for number, (state, reached) in enumerate(STATES.items()):
-        for victim, kill in victims.items():
-            name = f"kill-{number}-{victim.partition(' ')[0]}"
+    for place, (victim, kill) in enumerate(victims.items()):
+        for number, state in enumerate(STATES):
+            if is_over():
+                return
             try:
-                yield _row(rig, folder / name.replace("'", ""), state, reached, victim, kill)
+                yield _row(rig, folder / f"kill-{place}-{number}", state, victim, kill)
+                _clear(rig)
             except Exception as error:  # the others are worth having
                 yield f"| {victim} | {state} | not measured: {type(error).__name__}: {error} |"
-            rig.settle()
-            rig.down()
-            rig.up()
+                rig.down()
+                rig.up()
 
 
-def _row(
-    rig: Rig,
-    folder: Path,
-    state: str,
-    reached: Callable[[State], bool],
-    victim: str,
-    kill: Callable[[Rig], object],
-) -> str:
+def _clear(rig: Rig) -> None:
+    """No rollout is under way, and what was killed serves again. Raises RuntimeError."""
+    state = rig.state()
+    if state is not None and not state.ended:
+        rig.command("rollout", "abort", "--at-once")
+    end = time.monotonic() + _BACK
+    while rig.command("status", check=False).code:
+        if time.monotonic() > end:
+            raise RuntimeError("stable does not serve again")
+        time.sleep(1.0)
+
+
+def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], object]) -> str:
     serves = group(rig.project, stable_slot(rig.project))
-    stable_number = (serves.release or "").partition("-")[0] if serves else ""
-    candidate = rig.twin if int(stable_number) == rig.stable.number else rig.stable
+    number = (serves.release or "").partition("-")[0] if serves else ""
+    candidate = rig.twin if number == str(rig.stable.number) else rig.stable
     load = Load(rig.url, folder)
     time.sleep(_BEFORE)
     if (done := rig.start(candidate)).code:
+        load.stop()
         raise RuntimeError(done.words[-500:])
-    if state == "held by hand":
-        rig.wait(STATES["first step"], _LONGEST)
-        rig.command("rollout", "pause")
-    elif state == "promoted, warm":
-        rig.wait(STATES["first step"], _LONGEST)
-        rig.command("rollout", "promote")
-    elif state == "rolled back, warm":
-        rig.wait(STATES["first step"], _LONGEST)
-        rig.command("rollout", "abort")
-    if not rig.wait(reached, _LONGEST):
+    rig.wait(STATES["first step"], _LONGEST)
+    if state in _ASKED:
+        rig.command("rollout", *_ASKED[state])
+    if not rig.wait(STATES[state], _LONGEST):
         load.stop()
         raise RuntimeError(f"never {state}: {rig.state()}")
-    time.sleep(2.0)
+    time.sleep(1.0)
     kill(rig)
+    if victim != _ALONE and state != "held by hand":
+        rig.wait(lambda state: state.ended and state.moved, _ENDS)
     time.sleep(_AFTER)
-    asked = load.stop()
-    rig.wait(lambda state: state.ended and state.moved, 60.0)
-    after = rig.state()
+    asked, after = load.stop(), rig.state()
+    if after is None:
+        raise RuntimeError("the journal is gone")
+    kept = candidate if after.phase is Phase.PROMOTED else None
+    wanted = str(kept.number) if kept else number
+    over = at_of(rig.entries(), *ENDED) if after.ended else None
+    wrong = [e for e in asked if over and e.sent > over + _GRACE and e.version not in ("", wanted)]
     longest = max((each.end - each.sent for each in asked if not each.failed), default=0.0)
-    ended = f"{after.phase.value}: {after.end.get('reason', '')}" if after else "no journal"
     cells = (
         victim,
         state,
@@ -99,7 +120,8 @@ def _row(
         str(sum(each.resumes > 0 and not each.failed for each in asked)),
         str(sum(each.lost for each in asked)),
         f"{longest:.1f}",
-        ended,
+        str(len(wrong)) if over else "–",
+        f"{after.phase.value}: {after.end.get('reason', '') or after.reason}".rstrip(": "),
     )
     return "| " + " | ".join(cells) + " |"
 
@@ -108,6 +130,17 @@ def _controller(rig: Rig) -> None:
     holder = json.loads((rig.rollouts / "controller.json").read_text(encoding="utf-8"))
     with suppress(ProcessLookupError):
         os.kill(int(holder["pid"]), signal.SIGKILL)
+
+
+def _controller_and_parent(rig: Rig) -> None:
+    """Nobody starts it again: users stay where they are until somebody comes."""
+    holder = json.loads((rig.rollouts / "controller.json").read_text(encoding="utf-8"))
+    pid = int(holder["pid"])
+    status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    parent = int(status.rpartition(")")[2].split()[1])
+    for each in (parent, pid):
+        if each > 1:
+            os.kill(each, signal.SIGKILL)
 
 
 def _envoy(rig: Rig) -> None:

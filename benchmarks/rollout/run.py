@@ -2,22 +2,24 @@
 """The proof of rollouts: real servers, a real Envoy, users at 20 requests a second, one machine.
 
     python benchmarks/rollout/run.py [going_on|faults|same|recorded|kills ...] [--only FAULT ...]
-        [--folder FOLDER] [--rollouts 20] [--simulated 200] [--seconds 600]
+        [--folder FOLDER] [--rollouts 20] [--simulated 200] [--seconds 600] [--minutes 20]
 
 going_on: streams of a release that is taken back, by each kind of client.
 faults: each fault of planting.py in a candidate: found or not, by what, how fast, who met it.
 same: so many rollouts of an equal release; recorded: so many simulated ones over the streams that
 one release answered in so many seconds. kills: controller, Envoy and each server, in every state.
-Without a word: all of them. Tables go to standard output as they are ready.
+Without a word: all of them. Tables go to standard output as they are ready; with --minutes
+nothing is begun after so many.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +109,9 @@ def played(rig: Rig, candidate: Stored, folder: Path) -> Played:
     )
 
 
-def faults(rig: Rig, folder: Path, only: Sequence[str]) -> Iterator[str]:
+def faults(
+    rig: Rig, folder: Path, only: Sequence[str], is_over: Callable[[], bool]
+) -> Iterator[str]:
     """A row each."""
     yield (
         "| fault | found | by | step, % | s from the first bad request: to the decision "
@@ -116,7 +120,7 @@ def faults(rig: Rig, folder: Path, only: Sequence[str]) -> Iterator[str]:
     )
     yield "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|"
     for fault in FAULTS:
-        if only and fault.name not in only:
+        if is_over() or (only and fault.name not in only):
             continue
         try:
             candidate = rig.planted(fault)
@@ -150,13 +154,15 @@ def _row(fault: Fault, one: Played) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def same(rig: Rig, folder: Path, n: int) -> Iterator[str]:
+def same(rig: Rig, folder: Path, n: int, is_over: Callable[[], bool]) -> Iterator[str]:
     """Rollouts of an equal release, to and fro."""
     candidate, other = rig.twin, rig.stable
     load = Load(rig.url, folder / "same")
     wrong: list[str] = []
     ran = 0
     for _ in range(n):
+        if ran and is_over():
+            break
         if (done := rig.start(candidate)).code:
             raise RuntimeError(done.words[-2000:])
         if not rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS):
@@ -197,7 +203,13 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--shadow", type=float, default=0.1, help="share of requests; 0: none")
+    parser.add_argument("--minutes", type=float, default=math.inf)
     given = parser.parse_args()
+    end = time.monotonic() + 60 * given.minutes
+
+    def is_over() -> bool:
+        return time.monotonic() > end
+
     wanted = given.what or list(_WORDS)
     if unknown := {*wanted} - {*_WORDS}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
@@ -210,10 +222,10 @@ def main() -> None:
         try:
             tables = {
                 "going_on": lambda: going_on.table(rig, folder),
-                "faults": lambda: faults(rig, folder, given.only),
+                "faults": lambda: faults(rig, folder, given.only, is_over),
                 "recorded": lambda: over_recorded(rig, folder, given.simulated, given.seconds),
-                "kills": lambda: killing.table(rig, folder),
-                "same": lambda: same(rig, folder, given.rollouts),
+                "kills": lambda: killing.table(rig, folder, is_over),
+                "same": lambda: same(rig, folder, given.rollouts, is_over),
             }
             for word in wanted:
                 if word == "same":

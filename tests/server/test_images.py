@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builders.warm import make_warm
 from tests.commands import run_here
 from tests.engine_cache import build_cached, content, kept
 from tests.sample_images import bombs, encoded, every_kind, smooth
@@ -45,7 +45,7 @@ def project(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFact
     for task, name in CLASSES.items():
 
         def write(into: Path, name: str = name) -> None:
-            subprocess.run([onnxruntime_environment, SCRIPT, name, into], check=True)
+            make_warm(onnxruntime_environment, SCRIPT, name, into)
 
         kept("vision", inputs | {"name": name}, write, folder / name)
         engine = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}

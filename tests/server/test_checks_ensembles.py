@@ -50,6 +50,20 @@ class Server(Judge):
         )
         return self._infer(tensor, bytes(16), patience)
 
+    def ask(self, name: str, datatype: str, rows: int, content: bytes) -> bytes:
+        """The raw answer to rows of one input; `content` as Triton has it in a request."""
+        width = 1 if datatype == "BYTES" else len(content) // 4 // rows
+        request = service_pb2.ModelInferRequest(
+            model_name="m",
+            inputs=[
+                service_pb2.ModelInferRequest.InferInputTensor(
+                    name=name, datatype=datatype, shape=[rows, width]
+                )
+            ],
+            raw_input_contents=[content],
+        )
+        return bytes(self._stub.ModelInfer(request, timeout=PATIENCE).raw_output_contents[0])
+
     def _infer(
         self,
         tensor: service_pb2.ModelInferRequest.InferInputTensor,
@@ -147,6 +161,39 @@ def test_the_steps_say_whether_it_is_decoupled(server: Server) -> None:
     assert server.serve(rule.bad) is False
     assert server.infer() == [1, 2]
     assert server.serve(rule.good) is True
+
+
+def texts(*given: bytes) -> bytes:
+    """As BYTES: each behind its length."""
+    return b"".join(len(text).to_bytes(4, "little") + text for text in given)
+
+
+def test_a_mask_that_is_not_read(server: Server) -> None:
+    """A short text's vector is another one beside a long text; with the mask it is the same."""
+    alone, long = texts(b"one"), texts(b"of many words here")
+    for example, same in ((RULES["TC351"].bad, False), (RULES["TC351"].good, True)):
+        server.serve(example)
+        vector = server.ask("TEXT", "BYTES", 1, alone)
+        together = server.ask("TEXT", "BYTES", 2, alone + long)
+        assert (together[: len(vector)] == vector) is same
+
+
+def test_labels_of_another_model(server: Server) -> None:
+    """The best score has no label in a list that is too short."""
+    server.serve(RULES["TC352"].bad)
+    with pytest.raises(grpc.RpcError, match="list index out of range"):
+        server.ask("x", "FP32", 1, bytes(12))
+    server.serve(RULES["TC352"].good)
+    assert server.ask("x", "FP32", 1, bytes(12)) == texts(b"good")
+
+
+def test_images_of_another_size(server: Server) -> None:
+    """Refused between the steps."""
+    server.serve(RULES["TC353"].bad)
+    with pytest.raises(grpc.RpcError, match="unexpected shape for input 'pixel_values'"):
+        server.ask("image", "BYTES", 1, texts(b"image"))
+    server.serve(RULES["TC353"].good)
+    assert len(server.ask("image", "BYTES", 1, texts(b"image"))) == 12
 
 
 def test_a_circle_elsewhere_kills_the_server(server: Server) -> None:

@@ -43,7 +43,7 @@ class _Sides(NamedTuple):
     why="Texts of different lengths are padded to the longest of their batch. Without the mask the "
     "padding counts as text: answers depend on the texts that a request happens to share a run "
     "with.",
-    shows="elsewhere",
+    shows="traffic",
 )
 def mask_not_read(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     for step in ensemble.steps:
@@ -78,7 +78,7 @@ def _is_padded(step: Step, ids: Link) -> bool:
     summary="a list of labels that is not as long as the engine's scores",
     why="A label is found by its number: with a list of another model every answer is named wrong, "
     "or fails.",
-    shows="elsewhere",
+    shows="traffic",
 )
 def labels_of_another_model(
     config: ConfigMessage, ensemble: Graph, repository: Repository
@@ -101,7 +101,7 @@ def labels_of_another_model(
     summary="an image step that makes images of another size than the engine reads",
     why="Triton loads both; then every request fails in the middle of the ensemble, with "
     "`unexpected shape`.",
-    shows="elsewhere",
+    shows="traffic",
 )
 def image_of_another_size(
     config: ConfigMessage, ensemble: Graph, repository: Repository

@@ -32,11 +32,12 @@ VOLUME /prometheus
 ENTRYPOINT ["/bin/prometheus"]
 """
 STREAMS = 5
+BEAT = "2s"  # as rendered, rules are evaluated every quarter of a minute
 
 
 @pytest.fixture
 def observed(running: Path) -> Iterator[Path]:
-    """Server and Prometheus, as rendered but for the image; Prometheus down again."""
+    """Server and Prometheus, as rendered but for the image and its beat; Prometheus down again."""
     found = shutil.which("prometheus")
     if found is None:
         pytest.skip(
@@ -45,9 +46,13 @@ def observed(running: Path) -> Iterator[Path]:
     build = {"context": "./prometheus-image", **machine.BUILD["build"]}
     ours = {"image": "tritonctl-test/prometheus:1", "pull_policy": "build", "build": build}
     override = running / "compose.override.yaml"
-    before = override.read_text(encoding="utf-8")
+    settings = running / "prometheus" / "prometheus.yml"
+    before = {file: file.read_text(encoding="utf-8") for file in (override, settings)}
     services = {**OVERRIDE["services"], "prometheus": ours}
     override.write_text(yaml.safe_dump({"services": services}), encoding="utf-8")
+    faster = yaml.safe_load(before[settings])
+    faster["global"] = dict.fromkeys(faster["global"], BEAT)
+    settings.write_text(yaml.safe_dump(faster), encoding="utf-8")
     context = running / "prometheus-image"
     context.mkdir()
     shutil.copy2(found, context / "prometheus")
@@ -57,7 +62,8 @@ def observed(running: Path) -> Iterator[Path]:
         yield running
     finally:
         compose(running, "rm", "--stop", "--force", "--volumes", "prometheus")
-        override.write_text(before, encoding="utf-8")
+        for file, text in before.items():
+            file.write_text(text, encoding="utf-8")
         shutil.rmtree(context)
 
 

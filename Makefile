@@ -3,10 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two at a time: builders and servers spend their time on starting. A group is the tests of one
-# server, or of one file (tests/configurations.py).
-PARALLEL := -n 2 --dist loadgroup
-LONGEST_FIRST := --no-loadscope-reorder
+# Five or six at a time on two cores: tests wait for programs, servers and containers as long as
+# they compute. A group is the tests of one server, or of one file; tests/configurations.py puts
+# what takes longest first.
+GROUPED := --dist loadgroup --no-loadscope-reorder
 # Where a machine forbids bytecode, every start of Python compiles the package and every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 # One that fails is tried once more, and the summary has its log: it is the next thing to mend.
@@ -16,8 +16,6 @@ AGAIN := --reruns 1 -rsR --durations=15
 MODULES_WITH = $(shell grep -rlE 'mark\.($(1))\b' tests --include='test_*.py' --include=conftest.py \
 	| sed 's/conftest.py$$//' | sort)
 REAL := engine|server|browser|docker
-# Unit tests that start programs, and containers, wait more than they compute.
-FOUR := -n 4 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
@@ -44,7 +42,7 @@ test: setup ## style, types, unit tests, one path through every real part: 10 mi
 
 test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
 	tests/docker/install.sh
-	$(BIN)/pytest $(FOUR) $(LONGEST_FIRST) $(AGAIN) -m "($(subst |, or ,$(REAL))) and not (path or exhaustive)" \
+	$(BIN)/pytest -n 5 $(GROUPED) $(AGAIN) -m "($(subst |, or ,$(REAL))) and not (path or exhaustive)" \
 		$(call MODULES_WITH,$(REAL))
 
 test-all: test test-real exhaustive check-differential soak ## everything: before an issue is resolved
@@ -61,10 +59,10 @@ compiled: setup
 	-@$(BIN)/pytest --collect-only -q >/dev/null
 
 unit: setup ## tests without engine, server, browser or container
-	$(BIN)/pytest $(FOUR) $(AGAIN) -m "not ($(subst |, or ,$(REAL)) or kubernetes or exhaustive)"
+	$(BIN)/pytest -n 6 $(GROUPED) $(AGAIN) -m "not ($(subst |, or ,$(REAL)) or kubernetes or exhaustive)"
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
-	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" \
+	$(BIN)/pytest -n 5 $(GROUPED) $(AGAIN) -m "path and not exhaustive" \
 		$(call MODULES_WITH,path)
 
 exhaustive: setup ## every combination, random examples at full size, soak, faults, calibration: one at a time

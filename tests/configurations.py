@@ -8,6 +8,7 @@ test a server that has just answered. All tests of a configuration run in one pr
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,31 @@ GROUPS = {
     "speller_handle": "speller",
 }
 CONTAINERS = "containers"
+# The files that come next, each for a process of its own: what takes longest comes first.
+SLOW_FILES = (
+    "tests/builders/test_onnxruntime_build.py",
+    "tests/server/test_tune.py",
+    "tests/server/test_loadtest.py",
+    "tests/server/test_reload.py",
+    "tests/builders/test_openvino_build.py",
+    "tests/server/test_onnxruntime.py",
+    "tests/server/test_smoke.py",
+    "tests/strangers/test_configurations.py",
+    "tests/test_pages_followed.py",
+    "tests/test_docs.py",
+    "tests/builders/test_tensorrt_llm_quantised.py",
+    "tests/builders/test_onnxruntime_tasks.py",
+    "tests/builders/test_openvino_gemma.py",
+    "tests/builders/test_init.py",
+    "tests/server/test_checks.py",
+    "tests/server/test_openvino_tasks.py",
+    "tests/server/test_images.py",
+    "tests/unit/test_installing.py",
+    "tests/test_packaging.py",
+    "tests/unit/test_bundle.py",
+    "tests/unit/test_cli.py",
+    "tests/loadtests/test_endings.py",
+)
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "number-speller"
 # Of the replay server's slow models: one place in the engine, so whoever is second waits.
 PLACES, QUEUE = 1, 8
@@ -66,17 +92,29 @@ LOAD = {
 EXIT_SECONDS = 1200
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have `--dist loadgroup` start each configuration in one process, and keep files whole.
-
-    What takes longest comes first, so that two processes end at about the same time.
-    """
+@pytest.hookimpl(wrapper=True)  # xdist reads the groups in its own; then it is known what is run
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, None]:
+    """Have `--dist loadgroup` start each configuration in one process, and keep files whole."""
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
-    order = {group: place for place, group in enumerate((CONTAINERS, *GROUPS.values()))}
-    items.sort(key=lambda item: order.get(named_group(item), len(order)))
+    yield
+    longest_first(items)
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """So that all processes end at about the same time: servers, slow files, then what has most
+    tests.
+    """
+    first = (CONTAINERS, *GROUPS.values(), *SLOW_FILES)
+    places = {group: place for place, group in enumerate(first)}
+    counts = Counter(map(named_group, items))
+
+    def place(item: pytest.Item) -> tuple[int, int, str]:
+        group = named_group(item)
+        return places.get(group, len(places)), -counts[group], group
+
+    items.sort(key=place)
 
 
 def named_group(item: pytest.Item) -> str:

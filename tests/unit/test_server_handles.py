@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.configurations import CONTAINERS, SLOW_FILES, longest_first, named_group
 from tests.servers import CHECKOUT, USED, Handle
 from tritonctl.project.schema import Project
 
@@ -134,6 +135,24 @@ def test_the_tests_of_a_group_run_in_one_process(tmp_path: Path) -> None:
     ran = [line.split("]")[0] for line in done.stdout.splitlines() if "PASSED" in line]
     assert len(ran) == 6, done.stdout + done.stderr
     assert len(set(ran)) == 1
+
+
+def test_what_takes_longest_comes_first() -> None:
+    """Containers, slow files, which are there, and of the others what has most tests."""
+    groups = ["few.py", "most.py", SLOW_FILES[1], SLOW_FILES[0], CONTAINERS, "most.py", "few2.py"]
+    items: list[Any] = [
+        SimpleNamespace(get_closest_marker=lambda _, group=group: SimpleNamespace(args=[group]))
+        for group in groups
+    ]
+    longest_first(items)
+    assert [*dict.fromkeys(map(named_group, items))] == [
+        CONTAINERS,
+        *SLOW_FILES[:2],
+        "most.py",
+        "few.py",
+        "few2.py",
+    ]
+    assert [file for file in SLOW_FILES if not (CHECKOUT / file).is_file()] == []
 
 
 @STARTS_PYTEST

@@ -90,6 +90,7 @@ SCENARIOS: Mapping[str, Sequence[Speed]] = {
 }
 WAYS = ("least requests", "ORCA weights", "frontend's choice", "with affinity")
 POOLS = ("one pool", "two pools")
+CHOSEN = {"frontend's choice", "with affinity", *POOLS}  # the frontend says which replica
 
 
 @dataclass(frozen=True)
@@ -195,70 +196,88 @@ def envoy(folder: Path, upstreams: Sequence[Upstream], way: str) -> Iterator[Env
         yield one
 
 
-async def run(
-    url: str, upstreams: Sequence[Upstream], way: str, asked: Sequence[Asked], warm: float
-) -> Times:
-    """All requests; those of the warm-up do not count."""
-    times = Times()
-    grpc_urls = [f"{each.host}:{each.grpc_port}" for each in upstreams]
-    async with AsyncTritonClient(grpc_urls[0]) as client, grpc.aio.insecure_channel(url) as channel:
-        call = channel.unary_stream(
+class Asking:
+    """Sends the requests of one run, and keeps what became of them in `times`."""
+
+    def __init__(self, router: Router, channel: grpc.aio.Channel, way: str, warm: float) -> None:
+        self.times = Times()
+        self._router, self._way, self._warm = router, way, warm
+        self._call = channel.unary_stream(
             METHOD,
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
         )
-        pools = {}
-        if way == "two pools":
-            # Long requests are a tenth, and half of all work.
-            half = len(grpc_urls) // 2
-            short = Pool("short", frozenset(grpc_urls[:half]), 1000)
-            pools[MODEL] = [short, Pool("long", frozenset(grpc_urls[half:]))]
+        self._loop = asyncio.get_running_loop()
+        self._start = self._loop.time()
+
+    async def all(self, asked: Sequence[Asked]) -> None:
+        """Each at its time; those of the warm-up do not count."""
+        beating = asyncio.create_task(self._beat())
+        await asyncio.gather(*map(self._one, asked))
+        beating.cancel()
+
+    async def _one(self, one: Asked) -> None:
+        await asyncio.sleep(self._start + one.at - self._loop.time())
+        try:
+            first = await self._first_token(one)
+        except grpc.RpcError:
+            self.times.failures += 1
+            return
+        if first is not None and one.at >= self._warm:
+            kind = self.times.long if one.tokens == LONG else self.times.short
+            kind.append((first - self._start - one.at) * 1000)
+
+    async def _first_token(self, one: Asked) -> float | None:
+        """When it came, once the whole answer has come."""
+        request = generation_request(MODEL, one.prompt, SamplingParameters(max_tokens=one.tokens))
+        work, first = self._work(one), None
+        chosen = self._router.choose(MODEL, work=work, beginning=one.prompt.encode())
+        async with chosen as placement:
+            metadata = ((HEADER, placement.url),) if self._way in CHOSEN else ()
+            async for response in self._call(request, metadata=metadata, timeout=120):
+                chunk, _ = read_chunk(response)
+                if isinstance(chunk, Chunk):
+                    first = first or self._loop.time()
+                    placement.came(chunk)
+        return first
+
+    def _work(self, one: Asked) -> int:
+        """As the router is told it; with two pools it puts long requests beyond the short pool."""
+        if self._way != "two pools":
+            return SYSTEM_WORDS + SHORT
+        return SYSTEM_WORDS + one.tokens + 1000 * (one.tokens == LONG)
+
+    async def _beat(self) -> None:
+        before = self._loop.time()
+        while True:
+            await asyncio.sleep(0.05)
+            now = self._loop.time()
+            self.times.stood, before = max(self.times.stood, now - before), now
+
+
+async def run(
+    url: str, upstreams: Sequence[Upstream], way: str, asked: Sequence[Asked], warm: float
+) -> Times:
+    """All requests of a run, through a gateway at `url`."""
+    grpc_urls = [f"{each.host}:{each.grpc_port}" for each in upstreams]
+    async with AsyncTritonClient(grpc_urls[0]) as client, grpc.aio.insecure_channel(url) as channel:
         settings = Settings(affinity=way == "with affinity")
-        router = Router(client, grpc_urls, pools, settings)
+        router = Router(client, grpc_urls, pools(grpc_urls) if way == "two pools" else {}, settings)
         watched = [Watched(each.host, each.grpc_port, each.http_port) for each in upstreams]
         counter = PromptCounter(None, HERE, lambda _: None)
         watch = Watch(router, client, watched, [MODEL], counter, lambda _: None)
         await watch.start()
-        chosen = way in {"frontend's choice", "with affinity", *POOLS}
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-
-        async def ask(one: Asked) -> None:
-            await asyncio.sleep(start + one.at - loop.time())
-            request = generation_request(
-                MODEL, one.prompt, SamplingParameters(max_tokens=one.tokens)
-            )
-            work = SYSTEM_WORDS + (one.tokens if way == "two pools" else SHORT)
-            if way == "two pools":
-                work += 1000 * (one.tokens == LONG)
-            async with router.choose(MODEL, work=work, beginning=one.prompt.encode()) as placement:
-                metadata = ((HEADER, placement.url),) if chosen else ()
-                first = None
-                try:
-                    async for response in call(request, metadata=metadata, timeout=120):
-                        chunk, _ = read_chunk(response)
-                        if isinstance(chunk, Chunk):
-                            first = first or loop.time()
-                            placement.came(chunk)
-                except grpc.RpcError:
-                    times.failures += 1
-                    return
-            if first is not None and one.at >= warm:
-                kind = times.long if one.tokens == LONG else times.short
-                kind.append((first - start - one.at) * 1000)
-
-        async def beat() -> None:
-            before = loop.time()
-            while True:
-                await asyncio.sleep(0.05)
-                now = loop.time()
-                times.stood, before = max(times.stood, now - before), now
-
-        beating = asyncio.create_task(beat())
-        await asyncio.gather(*map(ask, asked))
-        beating.cancel()
+        asking = Asking(router, channel, way, warm)
+        await asking.all(asked)
         await watch.close()
-    return times
+    return asking.times
+
+
+def pools(urls: Sequence[str]) -> dict[str, list[Pool]]:
+    """One for short requests and one for long ones: these are a tenth, and half of all work."""
+    half = len(urls) // 2
+    short = Pool("short", frozenset(urls[:half]), 1000)
+    return {MODEL: [short, Pool("long", frozenset(urls[half:]))]}
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ Only `chat_worker` runs this: nothing here bounds the time or memory that a temp
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,10 +47,10 @@ class ChatTemplate:
         except RequestError:
             if not calls:
                 raise
-            try:  # some families' templates take the arguments of earlier calls as text
+            # Some families' templates take the arguments of earlier calls as text. Where that
+            # fails, too, the first reason is the one to tell.
+            with suppress(RequestError):
                 return self._rendered(template, messages, conversation)
-            except RequestError:
-                pass
             raise
 
     def _rendered(

@@ -164,14 +164,22 @@ def test_what_is_too_long_is_read_and_dropped(tmp_path: Path) -> None:
     [
         b"hello\r\n\r\n",
         b"POST /x HTTP/1.1\r\ncontent-length: many\r\n\r\n",
+        b"POST /x HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
         b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"POST /x HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc",
         b"G" * (200 << 10),
     ],
 )
-def test_what_is_no_http_is_hung_up_on(tmp_path: Path, sent: bytes) -> None:
-    """And nothing is handed on."""
+def test_what_is_no_http_is_hung_up_on(
+    tmp_path: Path, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nothing is handed on; the log says so, without what was sent, and not of a hang-up."""
     assert taken(tmp_path, sent) == ([], b"")
+    hung_up = sent.endswith(b"abc")
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == (
+        [] if hung_up else ["hung up"]
+    )
+    assert not any(word in caplog.text for word in ("hello", "many", "zz", "GG"))
 
 
 def test_frames_that_are_too_long_are_not_kept() -> None:

@@ -8,6 +8,7 @@ would in the end hold up the stream that it is a copy of.
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ _MOST_CONNECTIONS = 160
 _MOST_HEAD_BYTES = 64 << 10
 _PIECE = 64 << 10
 _FRAME = 5  # of gRPC: whether the message is compressed, and its length
+_LOG = logging.getLogger("tritonctl.shadow")
 _DONE = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -88,10 +90,13 @@ class Listener:
         try:
             while await self._request(reader):
                 writer.write(_DONE)
-        except (OSError, EOFError, asyncio.LimitOverrunError, MalformedError, ValueError):
-            pass  # Envoy has hung up, or it was somebody else
+        except (OSError, EOFError):
+            pass  # Envoy has hung up
+        except (asyncio.LimitOverrunError, MalformedError) as error:
+            # Not what it was: it may hold a user's words.
+            _LOG.warning("hung up: that was not HTTP as Envoy writes it: %s", type(error).__name__)
         except asyncio.CancelledError:
-            pass  # by `close` alone; asyncio would log it
+            pass  # by `close` alone; Python 3.11 would log it as an error
         finally:
             self._connections.discard(task)
             writer.close()
@@ -132,9 +137,9 @@ def read_head(head: bytes) -> tuple[str, dict[str, str]]:
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-    """Pieces, as they come."""
+    """Pieces, as they come. Raises MalformedError, EOFError when the other side hangs up."""
     if headers.get("transfer-encoding", "").lower() != "chunked":
-        left = int(headers.get("content-length", "0"))
+        left = _length(headers.get("content-length", "0"), 10)
         while left > 0:
             piece = await reader.read(min(left, _PIECE))
             if not piece:
@@ -142,7 +147,7 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> Asy
             left -= len(piece)
             yield piece
         return
-    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+    while size := _length((await reader.readuntil(b"\r\n")).split(b";")[0].decode("latin-1"), 16):
         while size > 0:
             piece = await reader.read(min(size, _PIECE))
             if not piece:
@@ -152,6 +157,16 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> Asy
         await reader.readexactly(2)
     while await reader.readuntil(b"\r\n") != b"\r\n":
         pass  # trailers
+
+
+def _length(text: str, base: int) -> int:
+    try:
+        length = int(text, base)
+    except ValueError:
+        length = -1
+    if length < 0:
+        raise MalformedError(f"a length of {text[:80]!r}")
+    return length
 
 
 class Frames:

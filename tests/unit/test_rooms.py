@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -74,6 +75,19 @@ def _arrows() -> Mapping[str, set[str]]:
 def test_every_room_has_its_place() -> None:
     """A new room is named here, and so are its neighbours."""
     assert {_room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_the_guide_for_contributors_names_todays_rooms() -> None:
+    """In their order, and in its table no file that has moved."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Where a change goes")
+    listed = re.findall(r"`([\w.]+)`", section.partition("top down:")[2].partition("At most")[0])
+    assert [name.removesuffix(".py") for name in listed] == [
+        room for room in ROOMS if not room.startswith("__")
+    ]
+    table = section.partition("| to change |")[2].partition("\n## ")[0]
+    named = re.findall(r"`((?:tritonctl|builders|python_backends|docker|docs)/[^`<]*)", table)
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_no_arrow_runs_up() -> None:

@@ -220,7 +220,7 @@ def _damaged(_: Project, releases: list[Stored]) -> None:
         (_without_gateway, ServerError, "no gateway runs"),
         (_without_server, ServerError, "no server is running"),
         (_of_no_release, ServerError, "rendered last, no release"),
-        (_of_the_same, UsageError, "is what is served"),
+        (_of_the_same, UsageError, "is already served"),
         (_of_one_that_is_gone, RepositoryError, "is gone"),
         (_damaged, RepositoryError, "not as it was published"),
     ],

@@ -65,7 +65,7 @@ def test_what_cannot_be_rolled_back(built: Sandbox, releases: list[Stored]) -> N
     _serve(built, releases[0].name)
     with pytest.raises(UsageError, match="no release before"):
         rollback(project, None, Silent())
-    with pytest.raises(UsageError, match="is what is served"):
+    with pytest.raises(UsageError, match="is already served"):
         rollback(project, "1", Silent())
 
 

@@ -100,7 +100,7 @@ def _versions(kubectl: Kubectl) -> Finding:
         return Finding("cluster", "missing", detail, remedy, required=True, why=why)
     ours = _minor(client)
     if minor is not None and ours is not None and abs(minor - ours) > _SKEW:
-        remedy = f"kubectl promises to work one minor version apart: install 1.{minor}"
+        remedy = f"kubectl supports clusters within one minor version: install 1.{minor}"
         return Finding("cluster", "warning", detail, remedy, required=True)
     if minor is not None and minor > newest:
         remedy = f"the chart was checked up to {NEWEST}: try it with `helm upgrade --dry-run`"
@@ -133,11 +133,11 @@ def _rights(kubectl: Kubectl) -> Finding:
     lacking = [f"{verb} {kind}" for verb, kind in _RIGHTS if not kubectl.may(verb, kind)]
     why = "Helm installs the chart with your rights"
     if not lacking:
-        detail = "to install the chart, to read logs, to forward ports"
+        detail = "you may install the chart, read logs and forward ports"
         return Finding("rights", "ok", detail, required=True, why=why)
     remedy = "ask the cluster's owner for a Role with these, bound to you"
     return Finding(
-        "rights", "missing", f"not to {', '.join(lacking)}", remedy, required=True, why=why
+        "rights", "missing", f"you may not {', '.join(lacking)}", remedy, required=True, why=why
     )
 
 
@@ -152,7 +152,7 @@ def _rooms(kubectl: Kubectl, chart: Chart | None) -> Iterator[Finding]:
         yield quota_finding(quotas, pods, own)
     listed = _seen(lambda: kubectl.get("nodes"))
     if listed is None:
-        yield Finding("nodes", "warning", "you may not look at nodes: their room is unknown")
+        yield Finding("nodes", "warning", "you may not list nodes: free room is unknown")
         return
     everywhere = _seen(lambda: kubectl.get("pods", everywhere=True))
     others = [
@@ -161,7 +161,7 @@ def _rooms(kubectl: Kubectl, chart: Chart | None) -> Iterator[Finding]:
         if (pod["metadata"].get("namespace"), pod["metadata"]["name"]) not in mine
     ]
     nodes = nodes_of(listed, others)
-    blind = "" if everywhere is not None else "; what others use of them you may not see"
+    blind = "" if everywhere is not None else "; you may not see what others use of them"
     detail = f"{len(nodes)} of {len(listed)} take pods{blind}"
     yield Finding("nodes", "ok" if nodes else "missing", detail, required=True)
     yield gpu_finding(nodes, resource)

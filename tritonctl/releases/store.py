@@ -102,6 +102,14 @@ def find_release(releases: Sequence[Stored], address: str) -> Stored:
     )
 
 
+def already_served(stored: Stored) -> UsageError:
+    """The error of a command that changes what is served, for the release that is."""
+    return UsageError(
+        f"release {stored.name} is already served",
+        remedy="name another one: `tritonctl releases list`",
+    )
+
+
 def next_number(folder: Path, releases: Sequence[Stored]) -> int:
     """A number that no release has had. The caller holds the lock."""
     try:

@@ -20,7 +20,7 @@ from tritonctl.errors import ConfigurationError, HostError, ServerError, Tritonc
 from tritonctl.host.progress import Progress
 from tritonctl.project.rollout import ALL
 from tritonctl.project.schema import Project
-from tritonctl.releases.store import Stored, stored_releases
+from tritonctl.releases.store import Stored, already_served, stored_releases
 from tritonctl.releases.verification import require_whole
 from tritonctl.rollout.controller import Seen, World
 from tritonctl.rollout.metrics import Counters
@@ -102,7 +102,7 @@ class Cluster:
             lacking = _lacking(kubectl, keda.RIGHTS) if keda.scales(kubectl, name) else []
         if lacking:
             raise HostError(
-                f"a rollout needs rights that you have not: {', '.join(lacking)}",
+                f"you lack rights that a rollout needs: {', '.join(lacking)}",
                 remedy="ask the cluster's owner for a Role with them in namespace "
                 f"{kubectl.own_namespace}",
             )
@@ -111,7 +111,7 @@ class Cluster:
         if other and other not in (self._mark(number - 1), self._mark(number)):
             raise UsageError(
                 f"another rollout of this installation is under way: {other}",
-                remedy="steer it there; if it is over, `kubectl annotate configmap "
+                remedy=f"steer it there; if it is over, `kubectl{kubectl.flags} annotate configmap "
                 f"{self._installed.called('routes')} tritonctl/rollout-`",
             )
         self._routes.claim(self._mark(number))
@@ -167,9 +167,9 @@ class Cluster:
             for component in components.values():
                 component.close()
         raise ServerError(
-            f"no metrics of the pods of {in_slot(TRITON, slot)}, which have the users",
-            remedy=f"`kubectl port-forward deployment/{self._installed.called(TRITON, slot)} "
-            f"{METRICS_PORT}` shows why",
+            f"the pods of {in_slot(TRITON, slot)}, which have the users, give no metrics",
+            remedy=f"`kubectl{self._installed.kubectl.flags} port-forward deployment/"
+            f"{self._installed.called(TRITON, slot)} {METRICS_PORT}` shows why",
         )
 
     def take_back(self) -> None:
@@ -232,10 +232,7 @@ class Cluster:
     def _served(self, stored: Stored) -> Stored:
         name = self.served()
         if name == stored.name:
-            raise UsageError(
-                f"release {name} is what is served",
-                remedy="name another one: `tritonctl releases list`",
-            )
+            raise already_served(stored)
         for one in stored_releases(self._project):
             if one.name == name:
                 return one
@@ -246,9 +243,8 @@ class Cluster:
 
     def _layout(self, slot: Slot) -> Any:
         name = self._installed.release(slot).partition("@")[0]
-        [folder] = [
-            each.repository for each in stored_releases(self._project) if each.name == name
-        ] or [Path()]
+        releases = stored_releases(self._project)
+        folder = next((each.repository for each in releases if each.name == name), Path())
         return layout_of(folder)
 
     def _charted(self, stored: Stored) -> Charted:

@@ -86,7 +86,7 @@ class Component:
         if not self._pods:
             raise ServerError(
                 f"no pod of {in_slot(self._part, self._slot)} is ready",
-                remedy="`kubectl get pods` shows why",
+                remedy=f"`kubectl{self._installed.kubectl.flags} get pods` shows why",
             )
         return {uid: self._scraped(uid, path, seconds) for uid in self._pods}
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tritonctl.errors import ConfigurationError, RepositoryError, ServerError, UsageError
+from tritonctl.errors import ConfigurationError, RepositoryError, ServerError
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
 from tritonctl.releases.differences import Difference, differences
-from tritonctl.releases.store import Stored, stored_releases
+from tritonctl.releases.store import Stored, already_served, stored_releases
 from tritonctl.server.containers import lifecycle as containers
 from tritonctl.server.embedded import frontend
 from tritonctl.server.embedded import gateway as envoy
@@ -236,10 +236,7 @@ def _served(project: Project, state: Server, stored: Stored) -> Stored:
             "`tritonctl releases list` shows them",
         )
     if state.release == stored.name:
-        raise UsageError(
-            f"release {stored.name} is what is served",
-            remedy="name another one: `tritonctl releases list`",
-        )
+        raise already_served(stored)
     for one in stored_releases(project):
         if one.name == state.release:
             return one

@@ -19,7 +19,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.releases.pruning import Pruning, plan_pruning, prune
-from tritonctl.releases.store import Stored, find_release, stored_releases
+from tritonctl.releases.store import Stored, already_served, find_release, stored_releases
 from tritonctl.server.groups import group, make_stable, refuse_during_rollout, warm_slot
 from tritonctl.server.lifecycle import require_machine, running_server, start, stop_servers
 from tritonctl.server.model_swap import ModelSwap
@@ -91,10 +91,7 @@ def rollback(
             )
         stored = find_release(releases, address or _before(state, releases))
         if _is_served(state, stored):
-            raise UsageError(
-                f"release {stored.name} is what is served",
-                remedy="name another one: `tritonctl releases list`",
-            )
+            raise already_served(stored)
         if (slot := warm_slot(project, stored)) is not None:
             return _changed_slots(project, slot, state, stored)
         return _switch(project, state, stored, progress, ask=ask)

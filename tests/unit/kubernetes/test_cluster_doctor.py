@@ -281,7 +281,7 @@ def test_a_cluster_that_lacks_much(kubernetes: FakeKubectl) -> None:
     needed = {"cluster", "rights", "room", "runtime classes", "storage classes", "custom metrics"}
     assert lacking == needed
     rights = next(finding for finding in report.findings if finding.name == "rights")
-    assert rights.detail == "not to create secrets"
+    assert rights.detail == "you may not create secrets"
     assert all(finding.remedy for finding in report.missing)
 
 

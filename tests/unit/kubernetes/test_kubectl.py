@@ -119,7 +119,7 @@ def test_a_namespace_that_is_missing(cluster: FakeKubectl) -> None:
 @pytest.mark.parametrize("value", ["--all", "Mine", "", "a b", "a/b", "-a", "a" * 300])
 def test_names_are_no_options(cluster: FakeKubectl, value: str) -> None:
     """Whatever is given as a name is one, or refused before kubectl is asked."""
-    with pytest.raises(UsageError, match="no name in Kubernetes"):
+    with pytest.raises(UsageError, match="not a name that Kubernetes takes"):
         Kubectl().find("pod", value)
     with pytest.raises(UsageError, match="--namespace"):
         Kubectl(namespace=value)
@@ -145,7 +145,7 @@ def test_one_that_hangs(cluster: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -
     """Its own time limit does not bound a plugin for credentials that waits for a password."""
     monkeypatch.setattr("tritonctl.server.kubernetes.kubectl._MARGIN_SECONDS", 0.0)
     (cluster.folder / "kubectl").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
-    with pytest.raises(ClusterError, match="has not ended") as caught:
+    with pytest.raises(ClusterError, match="did not end within") as caught:
         Kubectl(seconds=0.1).get("pods")
     assert caught.value.reason is Reason.TIMEOUT
 

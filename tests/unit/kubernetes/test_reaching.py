@@ -95,7 +95,7 @@ PODS: Mapping[str, tuple[dict[str, Any], int, str, str]] = {
         "b is lost",
         "releases/ into the claim",
     ),
-    "crash": (CRASHES, 7, "ends again and again", "--previous"),
+    "crash": (CRASHES, 7, "keeps exiting", "--previous"),
 }
 
 
@@ -184,7 +184,7 @@ def test_one_that_is_not_there(demo: FakeKubectl, tmp_path: Path) -> None:
     [
         (["status", "--namespace", "team"], "add --on kubernetes"),
         (["status", "--on", "kubernets"], "--on"),
-        (["status", *CLUSTER, "--release-name=-x"], "no name in Kubernetes"),
+        (["status", *CLUSTER, "--release-name=-x"], "not a name that Kubernetes takes"),
         (["generate", "speller", "hi", *CLUSTER, "--url", "127.0.0.1:1"], "two servers"),
         (["smoke", *CLUSTER, "--url", "127.0.0.1:1"], "two servers"),
         (["top", *CLUSTER, "--metrics-url", "127.0.0.1:1"], "two servers"),

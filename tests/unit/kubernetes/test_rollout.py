@@ -365,7 +365,7 @@ def pod(name: str = "p1", *, component: str = "triton-b", **status: Any) -> dict
                 ]
             },
             ServerError,
-            "is not whole or not there: .*weights: no release",
+            "is missing or incomplete: .*weights: no release",
         ),
         (
             {

@@ -37,7 +37,11 @@ _GRPC = 8001
 
 @dataclass(frozen=True)
 class Charted:
-    """What a release's chart says of it. arguments: of tritonserver, with placeholders."""
+    """A release, as its chart describes it.
+
+    address: NAME@sha256:DIGEST. arguments: of tritonserver, with placeholders. frontend: text of
+    the OpenAI API's configuration, None where the project has none.
+    """
 
     address: str
     arguments: tuple[str, ...]
@@ -46,7 +50,7 @@ class Charted:
 
     @classmethod
     def of(cls, files: Mapping[str, str]) -> Self:
-        """By the chart's files."""
+        """Read it from the chart's files: text by path."""
         values = yaml.safe_load(files["values.yaml"])
         arguments = tuple(json.loads(files["files/arguments.json"]))
         return cls(values["release"], arguments, values, files.get("files/frontend.json"))
@@ -59,7 +63,7 @@ class Charted:
 
 @dataclass(frozen=True)
 class Copying:
-    """From what serves to what is to be compared with it, in a slot."""
+    """Turns the objects of the release that serves into those of another release, in a slot."""
 
     installed: Installed
     served: Charted
@@ -67,7 +71,10 @@ class Copying:
     slot: Slot
 
     def triton(self, live: Object) -> Object:
-        """Raises ConfigurationError where the release needs an image that nobody has named."""
+        """The Deployment of its servers, by that of the live ones.
+
+        Raises ConfigurationError where the release needs an image that nobody has named.
+        """
         made = self._copied(TRITON, live)
         pod = made["spec"]["template"]["spec"]
         server, weights = pod["containers"][0], pod["initContainers"][0]
@@ -89,7 +96,7 @@ class Copying:
         return made
 
     def frontend(self, live: Object, stable: Slot) -> list[Object]:
-        """Its Deployment and its configuration; streams of a dead candidate go on at stable's."""
+        """The frontend's ConfigMap and Deployment; a dead candidate's streams go on at stable."""
         made = self._copied(FRONTEND, live)
         text = self._configuration(stable)
         name = f"{self.installed.called(FRONTEND)}-{self.slot}-configuration"
@@ -114,7 +121,7 @@ class Copying:
         return [configuration, made]
 
     def autoscaler(self, live: Object) -> Object:
-        """For the servers of slot b, as the chart has one for slot a; idle while there are none."""
+        """An HPA for slot b, as the chart has one for slot a; idle while there are no pods."""
         meta = live["metadata"]
         notes = {
             name: value
@@ -155,7 +162,7 @@ class Copying:
         }
 
     def _arguments(self, live: list[str]) -> list[str]:
-        """Of the candidate's chart; the time for streams is what the installation's values say."""
+        """Those of the candidate's chart, but the installation's own time for streams to end."""
         kept = [word for word in live if word.startswith(_EXIT)]
         words = [word for word in self.wanted.arguments if not word.startswith(_EXIT)]
         named = [word.replace("__RELEASE__", self.wanted.name) for word in words]
@@ -174,10 +181,10 @@ class Copying:
         if live.endswith(f":{tags[0]}"):
             return live.removesuffix(tags[0]) + tags[1]
         raise ConfigurationError(
-            f"release {self.wanted.name} needs the image {after}, and what serves runs {live}: "
-            f"nobody can tell what the other one is called where the cluster pulls",
-            remedy=f"push it under the repository of {live}, with the tag {tags[1]}, and install "
-            f"the stable release by its tag {tags[0]}",
+            f"release {self.wanted.name} needs the image {after}, and the servers now run {live}, "
+            "whose name does not say where the cluster can pull the other one",
+            remedy=f"push it to the repository of {live} with the tag {tags[1]}, and name the "
+            f"image of the stable release by its tag, {tags[0]}, in your file of values",
         )
 
     def _size(self, live: str, value: str) -> str:

@@ -34,26 +34,26 @@ _ROLLOUT = "tritonctl/rollout"  # of the routes: whose rollout moves users
 
 @dataclass(frozen=True)
 class Installed(Installation):
-    """One with two slots. Every method raises ClusterError."""
+    """An installation with two slots. Every method raises ClusterError."""
 
     def called(self, part: str, slot: Slot = Slot.A) -> str:
-        """A Deployment, or a Service."""
+        """The name of a part's Deployment and Service in a slot."""
         return in_slot(f"{self.name}-{part}", slot)
 
     def deployment(self, part: str, slot: Slot) -> Object | None:
-        """Of a slot; None without one."""
+        """A part's Deployment in a slot; None where there is none."""
         return self.kubectl.find("deployment", self.called(part, slot))
 
     def pods_of(self, part: str, slot: Slot = Slot.A) -> list[Object]:
-        """Of a part in a slot."""
+        """The pods of a part in a slot."""
         return self.kubectl.get("pods", selector=self.labels_of(part, slot))
 
     def labels_of(self, part: str, slot: Slot = Slot.A) -> dict[str, str]:
-        """Of these pods."""
+        """The labels by which these pods are found."""
         return {**self.labels, COMPONENT: in_slot(part, slot)}
 
     def release(self, slot: Slot) -> str:
-        """NAME@sha256:DIGEST of what a slot's servers serve; empty where there are none."""
+        """NAME@sha256:DIGEST of the release that a slot serves; empty without servers."""
         found = self.deployment(TRITON, slot)
         if found is None or not found["spec"].get("replicas", 1):
             return ""
@@ -61,13 +61,13 @@ class Installed(Installation):
         return str(notes.get(RELEASE, ""))
 
     def reference(self) -> Object:
-        """To `owner`, as Kubernetes' garbage collector reads it."""
+        """The owner reference to `owner`, which Kubernetes' garbage collector follows."""
         owner = self.owner()["metadata"]
         found = {"apiVersion": "v1", "kind": "ConfigMap"}
         return found | {"name": owner["name"], "uid": owner["uid"]}
 
     def owner(self) -> Object:
-        """What is the chart's, so that who uninstalls it takes along what rollouts have made.
+        """The chart's ConfigMap that owns what rollouts make: `helm uninstall` removes both.
 
         Raises ConfigurationError where the chart is not installed under this name.
         """
@@ -90,7 +90,7 @@ class LiveRoutes:
         self._name = installed.called("routes")
 
     def division(self) -> Division:
-        """Who has the users. Raises HostError for routes of somebody else."""
+        """How the users are divided. Raises HostError for routes that tritonctl did not write."""
         found = self._installed.kubectl.find("configmap", self._name)
         if found is None:
             return Division(Slot.A, 0)
@@ -98,26 +98,27 @@ class LiveRoutes:
         return division_of(str((found.get("data") or {}).get(ROUTES)), where)
 
     def rollout(self) -> str:
-        """Whose rollout it is that moves users; empty without one."""
+        """Which rollout moves the users now; empty without one."""
         found = self._installed.kubectl.find("configmap", self._name) or {}
         notes = found.get("metadata", {}).get("annotations") or {}
         return str(notes.get(_ROLLOUT, ""))
 
     def claim(self, whose: str | None) -> None:
-        """Say whose rollout it is, None: nobody's any more. The routes are made if need be."""
+        """Record the rollout that moves users, None when it is over; makes the routes if needed."""
         if whose is None and self._installed.kubectl.find("configmap", self._name) is None:
             return
         self._change(self.division(), {_ROLLOUT: whose})
 
     def write(self, division: Division) -> None:
-        """Move users: one patch, and a note for each kubelet of the gateway to look at once."""
-        # Changed in any case: so it is read again, and whoever waits for that knows.
+        """Move users: one patch, and an annotation so that the gateway's kubelets read it now."""
+        # It changes even where the routes do not: Envoy reads them again, and the count of its
+        # reads confirms it.
         stamp = f"{time.time():.3f}"
         self._change(division, {}, {_STAMP: stamp})
         self._hurry(stamp)
 
     def require_as_installed(self) -> None:
-        """Raises ConfigurationError where the gateway was made for other routes than ours."""
+        """Raises ConfigurationError where the gateway was installed with other routes."""
         chart = (self._installed.owner().get("data") or {}).get(ROUTES)
         if chart is None:
             raise ConfigurationError(
@@ -164,7 +165,7 @@ class LiveRoutes:
         }
 
     def _hurry(self, stamp: str) -> None:
-        """A kubelet reads ConfigMaps anew every minute or so, and whenever its pod changes."""
+        """A kubelet reads a ConfigMap every minute or so, and whenever the pod changes."""
         self._installed.kubectl.run(
             "annotate",
             "pods",
@@ -181,7 +182,7 @@ class LiveRoutes:
 
 
 def scale(installed: Installed, part: str, slot: Slot, replicas: int) -> None:
-    """How many pods a slot has; an upgrade of the chart leaves it so. Nothing where it is empty."""
+    """Set how many pods a slot has, and hold it through upgrades; an empty slot is no error."""
     change = {"metadata": {"annotations": {HELD: "a rollout"}}, "spec": {"replicas": replicas}}
     try:
         installed.kubectl.patch("deployment", installed.called(part, slot), change)
@@ -191,10 +192,10 @@ def scale(installed: Installed, part: str, slot: Slot, replicas: int) -> None:
 
 
 def empty(installed: Installed, routes: LiveRoutes, slot: Slot, *, at_once: bool) -> None:
-    """End the servers of a slot; their streams may finish in the pods' own time.
+    """End the servers of a slot; their streams may finish within the pods' grace period.
 
-    at_once: Triton's pods are killed, and what they stream breaks; their frontends finish it
-    elsewhere. Raises ServerError for the slot that has the users.
+    at_once: Triton's pods are killed; the slot's frontends finish broken streams at stable. Raises
+    ServerError for the slot that has the users.
     """
     if slot is routes.division().stable:
         raise ServerError(

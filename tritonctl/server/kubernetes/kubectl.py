@@ -59,9 +59,9 @@ class Kubectl:
         if found := shutil.which("kubectl"):
             return found
         raise ClusterError(
-            "kubectl is not installed, and clusters are reached by it alone",
-            remedy="install it (https://kubernetes.io/docs/tasks/tools/), at most one minor "
-            "version from the cluster's; then `kubectl version`",
+            "kubectl is not installed, and tritonctl reaches clusters through it",
+            remedy="install it (https://kubernetes.io/docs/tasks/tools/), within one minor version "
+            "of the cluster; then `kubectl version`",
             reason=Reason.NO_KUBECTL,
         )
 
@@ -180,7 +180,7 @@ class Kubectl:
         raise refusal(err or out, flags=self.flags)
 
     def require_namespace(self) -> None:
-        """Raises ClusterError where the namespace does not exist; who may not look, passes."""
+        """Raises ClusterError where it does not exist; not where the user may not look."""
         try:
             self.json("get", "namespace", self.own_namespace)
         except ClusterError as error:
@@ -246,7 +246,7 @@ class Kubectl:
             )
         except subprocess.TimeoutExpired as error:
             raise ClusterError(
-                f"`kubectl {shlex.join(arguments)}` has not ended in {error.timeout:g} s",
+                f"`kubectl {shlex.join(arguments)}` did not end within {error.timeout:g} s",
                 remedy=f"`kubectl{self.flags} cluster-info` asks the cluster by itself; a plugin "
                 "that asks for a password has no terminal here: log in first",
                 reason=Reason.TIMEOUT,
@@ -260,8 +260,8 @@ def name(option: str, value: str) -> str:
     """A name as Kubernetes takes it. Raises UsageError: it never becomes an option of kubectl."""
     if _NAME.fullmatch(value) is None:
         raise UsageError(
-            f"{option} {value[:80]!r} is no name in Kubernetes",
-            remedy="lower-case letters, digits and `-`, as demo-1",
+            f"{option} {value[:80]!r} is not a name that Kubernetes takes",
+            remedy="use lower-case letters, digits and `-`, such as demo-1",
         )
     return value
 

@@ -79,19 +79,19 @@ _KNOWN: Sequence[tuple[str, Reason, str, str]] = (
     (
         r"server localhost:8080 was refused|no configuration has been provided",
         Reason.UNREACHABLE,
-        "kubectl knows no cluster",
+        "kubectl is configured for no cluster",
         "set KUBECONFIG to the file that the cluster's owner gave you; " + _CONTEXTS,
     ),
     (
         r"x509: ",
         Reason.UNREACHABLE,
         "the cluster's certificate is not the expected one: {message}",
-        "`kubectl{flags} cluster-info`; fetch the cluster's kubeconfig anew",
+        "fetch the cluster's kubeconfig again; then `kubectl{flags} cluster-info`",
     ),
     (
         r"getting credentials|\(Unauthorized\)|must be logged in|provide credentials",
         Reason.UNAUTHORIZED,
-        "the cluster does not know you: {message}",
+        "the cluster does not accept your credentials: {message}",
         "log in again, as the cluster's owner says; then `kubectl{flags} auth can-i --list`",
     ),
     (
@@ -127,8 +127,11 @@ _KNOWN: Sequence[tuple[str, Reason, str, str]] = (
     (
         r"\(Forbidden\)|is forbidden",
         Reason.FORBIDDEN,
-        "you have no right to do that: {message}",
-        "`kubectl{flags} auth can-i --list` shows what you may; ask the cluster's owner for a Role",
+        "you are not allowed to do that: {message}",
+        (
+            "`kubectl{flags} auth can-i --list` shows what you are; ask the cluster's owner for a "
+            "Role"
+        ),
     ),
     (
         r'namespaces? "[^"]+" not found',

@@ -15,6 +15,7 @@ _MOST = 300  # letters of what the cluster says
 _NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
 _NOT_CONFIGURED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _WEIGHTS = "weights"
+_NO_REASON = "no reason given"
 _HEALTHY_ENDS = ("Completed",)
 
 
@@ -99,7 +100,7 @@ def container_trouble(pod: Object, flags: str) -> Trouble | None:
         if reason in _NOT_CONFIGURED:
             return Trouble(
                 name,
-                f"the container {each['name']} is not made ({reason}): {message}",
+                f"the container {each['name']} cannot be created ({reason}): {message}",
                 f"`kubectl{flags} get secrets,configmaps` shows what is there; a comment in "
                 "values.yaml shows how to make the Secret",
             )
@@ -116,18 +117,18 @@ def _has_failed(container: dict[str, Any]) -> bool:
 
 def _ends_again(pod: Object, container: str, flags: str) -> Trouble:
     name, end = str(pod["metadata"]["name"]), last_end(pod)
-    how = end.text if end else "it does not say why"
+    how = end.text if end else _NO_REASON
     if container == _WEIGHTS:
         return Trouble(
             name,
-            f"the release is not whole or not there: {how}",
+            f"the release is missing or incomplete: {how}",
             "copy its folder of releases/ into the claim; pods check every file against the "
             "release's digest",
         )
     remedy = f"`kubectl{flags} logs {name} --container {container} --previous` shows its end"
     if end and end.reason == "OOMKilled":
         remedy = f"raise `{part_of(pod)}.memory` in your file of values, then `helm upgrade`"
-    return Trouble(name, f"{container} ends again and again: {how}", remedy, of_cluster=False)
+    return Trouble(name, f"{container} keeps exiting: {how}", remedy, of_cluster=False)
 
 
 def unscheduled(pod: Object, flags: str) -> Trouble | None:
@@ -161,7 +162,9 @@ def deployment_trouble(deployment: Object, flags: str) -> Trouble | None:
             remedy = f"`kubectl{flags} describe namespace` shows its policies and limits"
             if "quota" in message:
                 remedy = QUOTA_REMEDY.replace("{flags}", flags)
-            return Trouble(str(deployment["metadata"]["name"]), f"no pod: {message}", remedy)
+            return Trouble(
+                str(deployment["metadata"]["name"]), f"no pod was created: {message}", remedy
+            )
     return None
 
 
@@ -178,8 +181,8 @@ def claim_troubles(installation: Installation) -> Iterator[Trouble]:
         yield Trouble(
             name,
             f"the claim has no volume ({phase}): it asks {wanted} for {modes}",
-            f"`kubectl{flags} get storageclass` lists the classes; name one that gives {modes} in "
-            f"weights.claim.storageClass; `kubectl{flags} describe pvc {name}` shows what was "
+            f"`kubectl{flags} get storageclass` lists the classes; name one that gives {modes} as "
+            f"`weights.claim.storageClass`; `kubectl{flags} describe pvc {name}` shows what was "
             "tried",
         )
 
@@ -197,4 +200,4 @@ def troubles(
 
 
 def _short(message: object) -> str:
-    return " ".join(str(message or "it does not say why").split())[:_MOST]
+    return " ".join(str(message or _NO_REASON).split())[:_MOST]

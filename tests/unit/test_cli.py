@@ -391,14 +391,16 @@ def test_down_when_nothing_runs(invoke: Invoke) -> None:
     """Not an error: what was wanted is the case."""
     done = invoke("down", "--json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout) == {"stopped": False, "pid": None}
+    assert json.loads(done.stdout) == {"stopped": False, "pid": None, "gateway": False}
 
 
 def test_down_when_only_envoy_runs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its servers have crashed: what was stopped is said."""
+    """Its servers have crashed: what was stopped is said, to people and to programs."""
     monkeypatch.setattr("tritonctl.server.embedded.gateway.running", lambda _: object())
     monkeypatch.setattr("tritonctl.server.lifecycle.gateway.stop", lambda _: None)
     assert "Envoy is stopped; no Triton was running" in invoke("down").stdout
+    told = json.loads(invoke("down", "--json").stdout)
+    assert told == {"stopped": False, "pid": None, "gateway": True}
 
 
 def test_logs(invoke: Invoke, sandbox: Sandbox) -> None:

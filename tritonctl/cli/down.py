@@ -21,6 +21,10 @@ def command(
     state = stop(loaded, console)
     without = "nothing was running" if envoy is None else "Envoy is stopped; no Triton was running"
     console.result(
-        {"stopped": state is not None, "pid": state.pid if state else None},
+        {
+            "stopped": state is not None,
+            "pid": state.pid if state else None,
+            "gateway": envoy is not None,
+        },
         "Triton is stopped" if state else without,
     )

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,15 +166,15 @@ def install_minilm(target: Path) -> Path:
     return target / MINILM_FOLDER
 
 
+def speller_model(precision: str = "int8") -> dict[str, Any]:
+    """The shipped checkpoint as a project file has it: equal ones share one engine."""
+    engine = {"builder": "openvino", "precision": precision, "max_seq_len": 512}
+    return {"checkpoint": str(EXAMPLE / "checkpoint"), "engine": engine}
+
+
 def write_project(folder: Path, precisions: dict[str, str]) -> Path:
     """A project with one model of the shipped checkpoint per precision, on free ports."""
-    models = {
-        name: {
-            "checkpoint": str(EXAMPLE / "checkpoint"),
-            "engine": {"builder": "openvino", "precision": precision, "max_seq_len": 512},
-        }
-        for name, precision in precisions.items()
-    }
+    models = {name: speller_model(precision) for name, precision in precisions.items()}
     file = folder / "tritonctl.yaml"
     # JSON is YAML; writing it needs no care for quoting.
     file.write_text(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import itertools
 import json
 import shutil
@@ -27,6 +26,7 @@ from tests.builders.test_trtllm_package import MODULES as PACKAGE_MODULES
 from tests.builders.test_trtllm_package import unified_checkpoint
 from tests.builders.test_trtllm_rules import MODULES as COMPILE_MODULES
 from tests.fakes import copy_tensorrt_llm
+from tests.modules import module_of
 
 DOCUMENT = BUILDERS.parent / "docs" / "reference" / "tensorrt-llm.md"
 ENGINES, CANDIDATE, LATER, NEXT = "1.2.1", "1.3.0rc22", "1.3.0rc29", "1.4.0rc1"
@@ -150,12 +150,7 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     file = folder / "fake_trtllm_build.py"
     shutil.copyfile(trtllm.FAKE_TOOL, file)
     shutil.copyfile(trtllm.ARGUMENTS, folder / trtllm.ARGUMENTS.name)
-    spec = importlib.util.spec_from_file_location("fake_trtllm_build", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(file, "fake_trtllm_build")
 
 
 def config_of(algorithm: str | None, cache: str | None, model: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tests.conftest import speller_model
 from tests.engine_cache import build_cached
 from tests.server.replay import ReplayModel, replay_models
 from tests.servers import CHECKOUT
@@ -53,16 +54,11 @@ def client_project(folder: Path) -> Project:
     replay_models(folder, {TOOLS: scripted})
     file = folder / "tritonctl.yaml"
     record = json.loads(file.read_text(encoding="utf-8"))
-    record["models"] |= {SPELLER: _speller(), FINDER: _finder()}
+    record["models"] |= {SPELLER: speller_model(), FINDER: _finder()}
     file.write_text(json.dumps(record), encoding="utf-8")
     project = load_project(file)
     build_cached(project, SPELLER, FINDER)
     return project
-
-
-def _speller() -> dict[str, Any]:
-    engine = {"builder": "openvino", "precision": "int8", "max_seq_len": 512}
-    return {"checkpoint": str(CHECKPOINT), "engine": engine}
 
 
 def _finder() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import EXAMPLE
+from tests.conftest import speller_model
 from tests.container_engine import DockerHost, MissingError
 from tests.docker import machine
 from tests.docker.deployments import Composed
@@ -47,13 +47,9 @@ def deployable(composing: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A project folder: int8 engine built."""
     folder = tmp_path_factory.mktemp("compose") / f"tritonctl-test-{os.getpid()}"
     folder.mkdir()
-    model = {
-        "checkpoint": str(EXAMPLE / "checkpoint"),
-        "engine": {"builder": "openvino", "precision": "int8", "max_seq_len": 512},
-    }
     data = {
         "schema": "tritonctl/v1",
-        "models": {"speller": model},
+        "models": {"speller": speller_model()},
         "server": {"grpc_port": 0, "http_port": 0, "metrics_port": 0, "exit_timeout_seconds": 60},
         "docker": {"base_image": machine.BASE_IMAGE},
     }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the ONNX Runtime engine runs its graph, over a stand-in of the library, without Triton."""
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import pytest
 from textlib.errors import ConfigurationError
+
+from tests.modules import module_of
 
 MODEL = Path(__file__).parents[2] / "python_backends" / "onnxruntime_engine" / "model.py"
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -63,12 +64,7 @@ def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts
     edge = ModuleType("triton_python_backend_utils")
     for module in (onnxruntime, ModuleType("onnxruntime.capi"), state, edge):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    specification = importlib.util.spec_from_file_location("onnxruntime_engine_model", MODEL)
-    assert specification
-    assert specification.loader
-    made = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(made)
-    return made
+    return module_of(MODEL, "onnxruntime_engine_model")
 
 
 def _opened(module: Any, kind: str) -> Any:

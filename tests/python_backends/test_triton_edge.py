@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Triton models with a stand-in for the module that only Triton's stub process has."""
 
-import importlib.util
 import json
 import os
 import sys
@@ -22,6 +21,8 @@ from textlib.sampling import SamplingParams
 from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import FinishReason, TokenChunk, pack, unpack
 from tokenizers import Tokenizer
+
+from tests.modules import module_of
 
 pytestmark = pytest.mark.timed
 
@@ -142,12 +143,7 @@ def arguments(folder: Path, **parameters: str) -> dict[str, str]:
 
 def model(backend: str, args: Mapping[str, str]) -> Any:
     """An initialised TritonPythonModel."""
-    spec = importlib.util.spec_from_file_location(backend, BACKENDS / backend / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = module.TritonPythonModel()
+    made = module_of(BACKENDS / backend / "model.py", backend).TritonPythonModel()
     made.initialize(args)
     return made
 

@@ -2,7 +2,6 @@
 """The TensorRT-LLM engine over a stand-in of the library (tests/fakes), without Triton."""
 
 import importlib
-import importlib.util
 import json
 import math
 import random
@@ -29,6 +28,7 @@ from tokenizers import Tokenizer
 from tests.builders import trtllm
 from tests.fakes import copy_tensorrt_llm
 from tests.fakes.trtllm_artefact import write_adapter, write_artefact
+from tests.modules import module_of
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "examples" / "number-speller" / "checkpoint"
@@ -167,12 +167,7 @@ def make(library: Callable[[str], None], tmp_path: Path) -> Iterator[Make]:
 def engine_class() -> Any:
     """TrtllmEngine, from the model's file."""
     file = ROOT / "python_backends" / "trtllm_engine" / "model.py"
-    spec = importlib.util.spec_from_file_location("trtllm_engine_model", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TrtllmEngine
+    return module_of(file, "trtllm_engine_model").TrtllmEngine
 
 
 def parameters(world: str, version: str) -> dict[str, str]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import json
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.json_page import as_documented
+from tests.modules import module_of
 from tests.unit.conftest import Cli, Sandbox
 from tests.unit.releasing import released_once, releases, uncompiled
 from tritonctl.errors import HostError, RepositoryError, UsageError
@@ -63,12 +63,7 @@ def unpacked(image: Image, folder: Path) -> Path:
 
 def verifier() -> ModuleType:
     """The chart's program that verifies a release in a pod."""
-    spec = importlib.util.spec_from_file_location("weights_of_the_chart", WEIGHTS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(WEIGHTS, "weights_of_the_chart")
 
 
 def test_it_is_an_image_layout(releases: list[Stored], tmp_path: Path) -> None:

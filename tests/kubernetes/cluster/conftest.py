@@ -11,12 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import EXAMPLE
+from tests.conftest import speller_model
 from tests.container_engine import DockerHost, MissingError
 from tests.docker import machine
 from tests.docker.deployments import compose, rendered, succeeded
@@ -59,10 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The speller with gateway and frontend, and two releases of it."""
     folder = tmp_path_factory.mktemp("cluster") / "speller"
     folder.mkdir()
-    model: dict[str, Any] = {
-        "checkpoint": str(EXAMPLE / "checkpoint"),
-        "engine": {"builder": "openvino", "precision": "int8", "max_seq_len": 512},
-    }
+    model = speller_model()
     data = {
         "schema": "tritonctl/v1",
         "models": {"speller": model},

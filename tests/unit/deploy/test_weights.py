@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.modules import module_of
 from tests.unit.conftest import Sandbox
 from tests.unit.releasing import released_once
 from tritonctl.releases.store import Stored, remove_tree, stored_releases
@@ -26,16 +25,7 @@ PROGRAM = Path(__file__).parents[3] / "docker" / "chart" / "files" / "weights.py
 ENGINE = "openvino_model.bin"
 
 
-def _program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("weights_of_the_chart", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-weights = _program()
+weights = module_of(PROGRAM, "weights_of_the_chart")
 
 
 @pytest.fixture

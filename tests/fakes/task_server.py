@@ -58,7 +58,8 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     """Plays Triton. `before`: called with each request, to wait, or fail it by `context.abort`.
 
     `looked_at`: how often a client asked what a model takes. `vague`: it names no bad item.
-    `factor`: scales the last place of vectors, so that two models differ.
+    `factor`: scales the last place of vectors, so that two models differ. `withheld`: it shows no
+    configuration, as a gateway.
     """
 
     url: str = ""
@@ -68,6 +69,7 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     looked_at: int = 0
     version: str = "1"
     vague: bool = False
+    withheld: bool = False
     factor: float = 1.0
     at_once: int = 0
     most_at_once: int = 0
@@ -98,9 +100,11 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 tensors.add(name=name, datatype=datatype, shape=[-1, -1])
         return answer
 
-    def ModelConfig(self, request: Any, _: Any) -> Any:  # noqa: N802
+    def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """How many rows it takes."""
         self.looked_at += 1
+        if self.withheld:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "not through the gateway")
         answer = service_pb2.ModelConfigResponse()
         answer.config.max_batch_size = MAX_ROWS
         return answer

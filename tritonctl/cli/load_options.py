@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,7 +76,9 @@ class LoadOptions:
         with (
             self.server.named(project) as named,
             named.metrics(self.metrics_url) as metrics,
+            named.described() as described,
         ):
-            yield target_of(project, protocol, named.endpoint(), metrics)
-            if named.gateway is not None:
-                named.gateway.require_alive()
+            target = target_of(project, protocol, named.endpoint(), metrics)
+            yield replace(target, described=described)
+            if named.way is not None:
+                named.way.require_alive()

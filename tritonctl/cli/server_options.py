@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.metrics import Metrics
-    from tritonctl.server.kubernetes.installation import Gateway, Installation
+    from tritonctl.server.kubernetes.installation import Installation, Way
 
 TEXT = ("text_generation",)
 
 
 @dataclass(frozen=True)
 class Named:
-    """The server that the options name. installation, gateway: of a cluster, else None."""
+    """The server that the options name. installation, and the way into it: of a cluster."""
 
     url: str | None
     access: AccessOptions
     installation: Installation | None = None
-    gateway: Gateway | None = None
+    way: Way | None = None
 
     def endpoint(self) -> Endpoint | None:
         """Where it is now; None: no server is named. Raises ClusterError, UsageError."""
-        if self.gateway is None:
+        if self.way is None:
             return self.access.endpoint(self.url)
-        return self.access.endpoint(self.gateway.address(), name=self.gateway.name)
+        return self.access.endpoint(self.way.address(), name=self.way.name)
 
     def of_model(
         self, project: ProjectOptions, model: str, tasks: Collection[str] = TEXT
@@ -59,6 +59,17 @@ class Named:
         if model in loaded.models:
             refuse_other_task(model, loaded.models[model].task, tasks)
         return server.endpoint
+
+    @contextmanager
+    def described(self) -> Iterator[Endpoint | None]:
+        """Who says what is served, where a cluster's gateway does not; None: who is asked."""
+        if self.installation is None:
+            yield None
+            return
+        from tritonctl.protocol.channel import Endpoint
+
+        with self.installation.triton() as way:
+            yield Endpoint(way.address())
 
     @contextmanager
     def metrics(self, url: str | None) -> Iterator[Callable[[], Metrics] | None]:
@@ -88,8 +99,12 @@ class ServerOptions:
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
     @contextmanager
-    def named(self, project: ProjectOptions | Project) -> Iterator[Named]:
+    def named(
+        self, project: ProjectOptions | Project, *, past_gateway: bool = False
+    ) -> Iterator[Named]:
         """The server that is named, as long as the context lasts: a cluster's port is forwarded.
+
+        past_gateway: of a Triton pod there, for what a gateway refuses.
 
         Raises ClusterError, HostError, UsageError; ClusterError also in place of a ServerError of
         the body, where it was kubectl that ended.
@@ -102,11 +117,11 @@ class ServerOptions:
             raise UsageError(
                 "--on kubernetes and --url name two servers", remedy="leave one of them out"
             )
-        with installation.gateway() as gateway:
+        with installation.triton() if past_gateway else installation.gateway() as way:
             try:
-                yield Named(None, self.access, installation, gateway)
+                yield Named(None, self.access, installation, way)
             except ServerError:
-                gateway.require_alive()
+                way.require_alive()
                 raise
 
     @contextmanager

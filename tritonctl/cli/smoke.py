@@ -46,7 +46,10 @@ def command(
     from tritonctl.server.smoke.run import smoke_server
 
     console = voice.console()
-    with server.named(project) as named, named.metrics(metrics_url) as metrics:
+    with (
+        server.named(project, past_gateway=True) as named,
+        named.metrics(metrics_url) as metrics,
+    ):
         plan = _plan(named, project)
         plan = replace(
             plan,
@@ -86,7 +89,7 @@ def _plan(named: Named, project: options.ProjectOptions) -> Plan:
 
 
 def _plan_of_cluster(at: Endpoint, installation: Installation, project: Project | None) -> Plan:
-    """The project's public models: a gateway keeps the list of all to itself."""
+    """The project's public models: a server of tritonctl's keeps the list of all to itself."""
     from tritonctl.server.smoke.run import Plan
 
     server = f"--on kubernetes{installation.kubectl.flags} --release-name {installation.name}"

@@ -46,8 +46,8 @@ NAMED_SERVER = Advice(
 
 # What gRPC says when TLS kept a connection from being made, and what to do about each.
 _OTHER_NAME = (
-    "the server's certificate is for another name or address: use that one, or make a certificate "
-    "for both (`tritonctl certs --host NAME`)"
+    "the server's certificate is for another name or address: use that one, say what it is for "
+    "(`--server-name`), or make a certificate for both (`tritonctl certs --host NAME`)"
 )
 _TLS_REMEDIES = {
     "certificate has expired": "the server's certificate has expired: renew it (to develop with: "

@@ -28,19 +28,30 @@ _FACTS_SECONDS = 10.0
 def served_task(connection: Connection, model: str) -> ServedTask:
     """What a model is served for. Raises RequestRejectedError where there is none of that name."""
     metadata, config = _facts(model)
-    return ServedTask.of(
-        connection.ask(metadata, seconds=_FACTS_SECONDS),
-        connection.ask(config, seconds=_FACTS_SECONDS),
-    )
+    described = connection.ask(metadata, seconds=_FACTS_SECONDS)
+    try:
+        return ServedTask.of(described, connection.send(config, seconds=_FACTS_SECONDS))
+    except grpc.RpcError as error:
+        if not _is_withheld(error):
+            raise connection.explained(error) from error
+        return ServedTask.of(described, None)
 
 
 async def served_task_async(connection: AsyncConnection, model: str) -> ServedTask:
     """The same."""
     metadata, config = _facts(model)
-    return ServedTask.of(
-        await connection.ask(metadata, seconds=_FACTS_SECONDS),
-        await connection.ask(config, seconds=_FACTS_SECONDS),
-    )
+    described = await connection.ask(metadata, seconds=_FACTS_SECONDS)
+    try:
+        return ServedTask.of(described, await connection.send(config, seconds=_FACTS_SECONDS))
+    except grpc.RpcError as error:
+        if not _is_withheld(error):
+            raise connection.explained(error) from error
+        return ServedTask.of(described, None)
+
+
+def _is_withheld(error: grpc.RpcError) -> bool:
+    """Whether a gateway lets nobody see a model's configuration."""
+    return bool(error.code() is grpc.StatusCode.PERMISSION_DENIED)
 
 
 def _facts(model: str) -> tuple[Any, Any]:

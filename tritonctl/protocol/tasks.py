@@ -126,7 +126,10 @@ class ServedTask:
 
     @classmethod
     def of(cls, metadata: Any, config: Any) -> ServedTask:
-        """From ModelMetadataResponse and ModelConfigResponse."""
+        """From ModelMetadataResponse and ModelConfigResponse.
+
+        config: None where nobody may see it, as through a gateway: one row a request then.
+        """
         inputs = frozenset(tensor.name for tensor in metadata.inputs)
         outputs = frozenset(tensor.name for tensor in metadata.outputs)
         task = next(
@@ -136,7 +139,10 @@ class ServedTask:
         )
         tensors = (f"{one.name} {one.datatype}{list(one.shape)}" for one in metadata.outputs)
         signature = f"version {', '.join(metadata.versions)}: {', '.join(sorted(tensors))}"
-        return cls(metadata.name, task, inputs, config.config.max_batch_size, signature)
+        rows = int(len(metadata.inputs[0].shape) > 1) if config is None else 0
+        if config is not None:
+            rows = config.config.max_batch_size
+        return cls(metadata.name, task, inputs, rows, signature)
 
 
 @dataclass(frozen=True)

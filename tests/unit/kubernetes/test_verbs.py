@@ -8,7 +8,8 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,9 +21,11 @@ from tests.loopback_http import Answering, listening
 from tests.unit.kubernetes.objects import RELEASE, pod
 from tests.unit.security.test_channels import serving
 from tritonctl.cli.cluster_options import ClusterOptions
+from tritonctl.cli.load_options import LoadOptions
 from tritonctl.cli.options import ProjectOptions
 from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import ServerError
+from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.server.kubernetes.installation import Installation
 from tritonctl.server.kubernetes.kubectl import Kubectl
@@ -44,6 +47,7 @@ def _port(url: str) -> int:
 def tasks(demo: FakeKubectl) -> Iterator[TaskServer]:
     """A server of every task behind the gateway."""
     with task_server() as server:
+        server.withheld = True
         demo.forwards("service/demo", _port(server.url))
         yield server
 
@@ -60,7 +64,7 @@ def test_a_prompt(demo: FakeKubectl, tmp_path: Path) -> None:
 
 
 VERBS = {
-    "embed": ("embed", "encoder", "--text", "abc"),
+    "embed": ("embed", "encoder", "--text", "abc", "--text", "d"),
     "classify": ("classify", "classifier", "--text", "abc"),
     "rerank": ("rerank", "reranker", "--query", "a", "--text", "abc"),
     "infer": ("infer", "encoder", "--input", 'text_input=[["abc"]]'),
@@ -69,11 +73,12 @@ VERBS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_task(tasks: TaskServer, tmp_path: Path, verb: str) -> None:
-    """One line, by the same options."""
+    """By the same options; a gateway does not tell how many rows fit into a request."""
     done = run_here(*VERBS[verb], *CLUSTER, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
-    assert tasks.requests
+    lines = done.stdout.splitlines()
+    assert all(map(json.loads, lines))
+    assert len(tasks.requests) == len(lines)
 
 
 def test_a_gateway_whose_pod_is_gone(
@@ -83,7 +88,7 @@ def test_a_gateway_whose_pod_is_gone(
     monkeypatch.chdir(tmp_path)
     demo.forwards("service/demo", 9)
     with ON.named(ProjectOptions()) as named:
-        gateway = named.gateway
+        gateway = named.way
         assert gateway is not None
         first = gateway.address()
         assert gateway.address() == first
@@ -127,9 +132,8 @@ def test_names_in_certificates(demo: FakeKubectl, tmp_path: Path) -> None:
 def test_smoke_asks_the_public_models(
     demo: FakeKubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gateway has no list of models; a check is repeated by what names the cluster."""
+    """Of a pod, past the gateway; a check is repeated by what names the cluster."""
     seen: list[Any] = []
-    demo.forwards("service/demo", 9)
     demo.forwards("pod/demo-triton-1", 9)
 
     def smoked(plan: Any, _: Any) -> SmokeReport:
@@ -142,6 +146,20 @@ def test_smoke_asks_the_public_models(
     assert seen[0].models == ("a",)
     assert seen[0].named == "--on kubernetes --namespace team --release-name demo"
     assert seen[0].metrics is not None
+    assert not any("service/demo" in asked for asked in demo.asked)
+
+
+def test_a_load_test_asks_a_pod_what_is_served(demo: FakeKubectl, tmp_path: Path) -> None:
+    """A gateway keeps configurations to itself, and with them the steps of a model."""
+    demo.forwards("pod/demo-triton-1", 9)
+    demo.forwards("service/demo", 10)
+    options = LoadOptions(server=ON)
+    project = cast("Project", SimpleNamespace(root=tmp_path / "demo"))
+    with options.target(project, "http") as target:
+        assert target.described is not None
+        assert target.source("http") == ("grpc", target.described)
+        assert target.described.url != target.url
+        assert target.metrics is not None
 
 
 class _Triton(Answering):

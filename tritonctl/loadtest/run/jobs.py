@@ -32,7 +32,8 @@ _ADDRESS = re.compile(r"\S+:\d+")
 @dataclass(frozen=True)
 class Target:
     """The endpoint under test. `metrics`: reads those of its engines; `shm_prefix`: of the
-    project's own embedded server; `models`: what the project's own was started with.
+    project's own embedded server; `models`: what the project's own was started with; `described`:
+    who says what is served, in place of a gateway that does not.
     """
 
     url: str
@@ -41,11 +42,16 @@ class Target:
     tls: ClientTls | None = None
     api_key: ApiKey | None = None
     models: Sequence[str] | None = None
+    described: Endpoint | None = None
 
     @property
     def endpoint(self) -> Endpoint:
         """The address and what calls to it need."""
         return Endpoint(self.url, self.tls, api_key=self.api_key)
+
+    def source(self, protocol: str) -> tuple[str, Endpoint]:
+        """The protocol, and who is asked by it what is served."""
+        return (protocol, self.endpoint) if self.described is None else ("grpc", self.described)
 
 
 def target_of(
@@ -102,7 +108,7 @@ def load_job(
     cannot answer as the scenario asks.
     """
     profile = profile or os.environ.get("TRITONCTL_PROFILE")
-    known = facts(project, name, scenario, target.endpoint, profile)
+    known = facts(project, name, scenario, *target.source(scenario.protocol), profile)
     if not known["models"]:
         _refuse_unknown(scenario, target, answers=bool(known.get("server")))
     if target.shm_prefix is not None:  # of others nobody knows what they serve, and on what
@@ -121,7 +127,7 @@ def load_job(
 
 def _refuse_unknown(scenario: Scenario, target: Target, *, answers: bool) -> None:
     """A model that the server says it does not have; what does not answer is left to the run."""
-    protocol, endpoint, model = scenario.protocol, target.endpoint, scenario.model
+    (protocol, endpoint), model = target.source(scenario.protocol), scenario.model
     names = target.models
     if names is None and answers:
         names = index_of(protocol, endpoint)

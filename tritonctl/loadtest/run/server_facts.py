@@ -140,7 +140,12 @@ def _collect(ask: _Ask, model: str, configs: dict[str, Any]) -> None:
 
 
 def facts(
-    project: Project, name: str, scenario: Scenario, endpoint: Endpoint, profile: str | None
+    project: Project,
+    name: str,
+    scenario: Scenario,
+    protocol: str,
+    endpoint: Endpoint,
+    profile: str | None,
 ) -> dict[str, Any]:
     """All facts that are known before the run, also of the machine that sends the load."""
     return {
@@ -148,7 +153,7 @@ def facts(
         "project": str(project.root),
         "profile": profile,
         "scenario": name,
-        **server_facts(scenario.protocol, endpoint, scenario.model),
+        **server_facts(protocol, endpoint, scenario.model),
         "host": {
             "cpus": usable_cores(),
             "memory_bytes": host_memory(),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ _INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 VERSION = "app.kubernetes.io/version"  # of pods: the release's name
 TRITON, FRONTEND, GATEWAY = "triton", "frontend", "gateway"
-METRICS_PORT = 8002
+GRPC_PORT, METRICS_PORT = 8001, 8002
 _ENDING_SECONDS = 0.5  # kubectl ends a little later than the connection
 RELEASE = "tritonctl/release"  # annotation of pods: NAME@sha256:DIGEST
 
@@ -44,8 +44,29 @@ class Installation:
         """Its pods; those of a part, `triton`, with the second slot of a rollout (`triton-b`)."""
         return [pod for pod in self.objects("pods") if part is None or part_of(pod) == part]
 
+    def ready_servers(self) -> list[Object]:
+        """Triton's pods that take requests. Raises ServerError without any."""
+        ready = [pod for pod in self.pods(TRITON) if is_ready(pod)]
+        if not ready:
+            raise ServerError(
+                f"no Triton pod of {self.name} is ready",
+                remedy="`tritonctl status --on kubernetes` shows why",
+            )
+        return ready
+
     @contextmanager
-    def gateway(self) -> Iterator[Gateway]:
+    def triton(self) -> Iterator[Way]:
+        """gRPC of a Triton pod, past the gateway. Raises ServerError where none is ready."""
+        with ExitStack() as stack:
+
+            def opened() -> Forward:
+                pod = self.ready_servers()[0]["metadata"]["name"]
+                return stack.enter_context(port_forward(self.kubectl, f"pod/{pod}", GRPC_PORT))
+
+            yield Way(f"{self.name}-{TRITON}", opened)
+
+    @contextmanager
+    def gateway(self) -> Iterator[Way]:
         """The port that clients use, on this machine. Raises ServerError without one."""
         service = self.kubectl.find("service", self.name)
         ports = ((service or {}).get("spec") or {}).get("ports") or []
@@ -55,20 +76,24 @@ class Installation:
                 remedy=f"`helm status {self.name}` shows what is installed; or name another: "
                 "--release-name NAME",
             )
+        target, port = f"service/{self.name}", int(ports[0]["port"])
         with ExitStack() as stack:
-            yield Gateway(self, int(ports[0]["port"]), stack)
+
+            def opened() -> Forward:
+                return stack.enter_context(port_forward(self.kubectl, target, port))
+
+            yield Way(self.name, opened)
 
 
-class Gateway:
-    """The port of the Service that clients use, forwarded to this machine.
+class Way:
+    """A port of one pod of an installation, on this machine; name: for which a certificate may be.
 
-    It leads to one pod of the gateway. name: of the Service, for which a certificate may be.
+    opened: forwards it.
     """
 
-    def __init__(self, installation: Installation, port: int, stack: ExitStack) -> None:
-        self.name = installation.name
-        self._kubectl, self._port, self._stack = installation.kubectl, port, stack
-        self._forward = self._opened()
+    def __init__(self, name: str, opened: Callable[[], Forward]) -> None:
+        self.name, self._opened = name, opened
+        self._forward = opened()
 
     def address(self) -> str:
         """HOST:PORT; of another pod, where that one is gone. Raises ClusterError."""
@@ -79,11 +104,6 @@ class Gateway:
     def require_alive(self) -> None:
         """Raises ClusterError where the pod is gone, or is just going."""
         self._forward.require_alive(_ENDING_SECONDS)
-
-    def _opened(self) -> Forward:
-        return self._stack.enter_context(
-            port_forward(self._kubectl, f"service/{self.name}", self._port)
-        )
 
 
 def component(thing: Object) -> str:

@@ -56,12 +56,7 @@ class PodMetrics:
         Raises ClusterError, ServerError where none is ready.
         """
         self._stack.close()
-        ready = [pod for pod in self._installation.pods(TRITON) if is_ready(pod)]
-        if not ready:
-            raise ServerError(
-                f"no Triton pod of {self._installation.name} is ready",
-                remedy="`tritonctl status --on kubernetes` shows why",
-            )
+        ready = self._installation.ready_servers()
         self._forwards = {}
         for pod in ready:
             name = str(pod["metadata"]["name"])

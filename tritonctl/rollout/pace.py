@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tritonctl.rollout.phases import Mean, OwnPhases
+from tritonctl.rollout.phases import Mean, OwnPhases, Phases
 
 _LEAST = 10  # pairs of moments, before it is known how much they vary
-_LEAST_SIZE = 0.1  # of phases, where a project allows for none
 _LEAST_VARIANCE = 1e-4  # 1 %
 _FURTHEST = 3.0  # sd of one request from stable: what is odder counts as that odd
 
@@ -36,19 +35,23 @@ class Tokens:
 
 
 class Pace:
-    """One bet each moment, for each length of phases. slow_phases: as for `Slower`."""
+    """Bets each moment, against none and against each length of phases; all must be won.
 
-    KEPT = ("_phases", "_spread", "_before")
+    slow_phases: as for `Slower`.
+    """
+
+    KEPT = ("_alike", "_phases", "_spread", "_before")
 
     def __init__(self, slow_phases: float) -> None:
-        self._phases = OwnPhases(max(slow_phases, _LEAST_SIZE))
+        self._alike = Phases(1.0, 0.0)
+        self._phases = OwnPhases(slow_phases)
         self._spread = [0.0, 0.0]  # pairs of stable's moments, sum of squares of one request
         self._before = [0.0, 0.0]  # stable's last figure, and its requests
 
     @property
     def evidence(self) -> float:
         """An e-value against "no fewer tokens a second"."""
-        return self._phases.evidence
+        return min(self._alike.evidence, self._phases.evidence)
 
     def update(self, candidate: Tokens | None, stable: Tokens) -> None:
         """A moment. candidate: None: it does not count, as while it warms up."""
@@ -60,6 +63,7 @@ class Pace:
                 furthest = _FURTHEST * math.sqrt(variance)
                 near = max(theirs[0] - furthest, min(theirs[0] + furthest, mine[0]))
                 mine = near, mine[1]
+            self._alike.update(mine, theirs, variance)
             self._phases.update(mine, theirs, variance)
         if theirs is None:
             return

@@ -22,10 +22,16 @@ def moment(draw: random.Random, streams: int, slower: float = 1.0, pauses: float
     return Tokens(20 * streams, seconds, streams)
 
 
-def highest(seed: int, slower: float = 1.0, pauses: float = 0.0, usual: float = 0.0) -> float:
+def highest(
+    seed: int,
+    slower: float = 1.0,
+    pauses: float = 0.0,
+    usual: float = 0.0,
+    allowed: float = 0.4,
+) -> float:
     """Of the evidence in five minutes, 2 requests of 20 a second are the candidate's."""
     draw = random.Random(seed)  # noqa: S311 - a seeded experiment
-    test, most = Pace(0.4), 0.0
+    test, most = Pace(allowed), 0.0
     for second in range(300):
         candidate = moment(draw, 2, slower, pauses) if second >= 20 else None
         test.update(candidate, moment(draw, 18, pauses=usual))
@@ -36,6 +42,7 @@ def highest(seed: int, slower: float = 1.0, pauses: float = 0.0, usual: float = 
 def test_equal_versions() -> None:
     """Also where both have pauses, that few streams mostly miss and sometimes have."""
     assert max(highest(seed) for seed in range(8)) < LIMIT
+    assert max(highest(seed, allowed=0.0) for seed in range(8)) < LIMIT
     assert max(highest(seed, pauses=0.01, usual=0.01) for seed in range(8)) < LIMIT
 
 

@@ -27,8 +27,8 @@ from tritonctl.rollout.sequential import Wealth
 LENGTHS = (1.0, 5.0, 30.0, 120.0)
 # How the stake is spread over how much longer the candidate takes, in sd of times.
 _SHIFTS = ((0.35, 0.25), (0.7, 0.3), (1.8, 0.45))
-_BLOCK = 60  # moments of stable, that refute phases together
-_STAKES = (0.5, 0.05)  # that a block does so: with many blocks, little is lost by the second
+# Moments of stable that refute phases together, or do not; the stake that they do, each time.
+_BLOCKS = ((60, 0.1), (240, 0.5))
 _UNKNOWN = 100.0  # variance of a level of which nothing is known, in those of times
 _MOST = 200.0  # of a logarithm: what is decided is decided
 
@@ -71,12 +71,13 @@ class Phases:
         shares = [share / 2 for _, share in _SHIFTS]
         self._wealth = Wealth([*shares, *shares])
         self._between = _Between()
-        self._calm = _Calm()
+        self._calm = {f"{block}": _Calm(block, stake) for block, stake in _BLOCKS}
 
     @property
     def evidence(self) -> float:
         """An e-value against phases of this length."""
-        return self._wealth.evidence * self._calm.evidence
+        refuted = sum(calm.evidence for calm in self._calm.values()) / len(self._calm)
+        return self._wealth.evidence * refuted
 
     def update(self, candidate: Mean | None, stable: Mean | None, variance: float) -> None:
         """As above."""
@@ -84,7 +85,8 @@ class Phases:
         if candidate is not None and stable is not None:
             noise = variance * (1 / candidate[1] + 1 / stable[1])
             self._bet(candidate[0] - stable[0], noise, math.sqrt(variance))
-        self._calm.update(stable, variance, (self._keep, self._size**2 * variance))
+        for calm in self._calm.values():
+            calm.update(stable, variance, (self._keep, self._size**2 * variance))
 
     def _bet(self, difference: float, noise: float, spread: float) -> None:
         phases = self._between
@@ -133,28 +135,26 @@ class _Calm:
     """By how much likelier stable's times are if it has no phases than if it has.
 
     Block by block, each with a level of its own: a block that is anything but calm says nothing of
-    the others.
+    the others. block: moments of one. stake: that it refutes anything.
     """
 
     KEPT = ("_refuted", "_ratio", "_moments", "_level", "_wandering")
 
-    def __init__(self) -> None:
-        self._refuted = [0.0] * len(_STAKES)  # logarithms, by blocks that are over
+    def __init__(self, block: int, stake: float) -> None:
+        self._block, self._stake = block, stake
+        self._refuted = 0.0  # logarithm, by blocks that are over
         self._ratio = 0.0  # logarithm, of this block
         self._moments = 0
         self._level, self._wandering = _Level(), _Level()
 
     @property
     def evidence(self) -> float:
-        return sum(map(math.exp, self._with_block)) / len(_STAKES)
+        return math.exp(self._with_block)
 
     @property
-    def _with_block(self) -> list[float]:
+    def _with_block(self) -> float:
         ratio = math.exp(min(_MOST, self._ratio))
-        return [
-            min(_MOST, before + math.log(1 - stake + stake * ratio))
-            for before, stake in zip(self._refuted, _STAKES, strict=True)
-        ]
+        return min(_MOST, self._refuted + math.log(1 - self._stake + self._stake * ratio))
 
     def update(self, stable: Mean | None, variance: float, phases: tuple[float, float]) -> None:
         self._wandering.pass_by(*phases)
@@ -164,7 +164,7 @@ class _Calm:
             self._ratio += self._level.see(mean, noise, unknown)
             self._ratio -= self._wandering.see(mean, noise, unknown)
         self._moments += 1
-        if self._moments % _BLOCK == 0:
+        if self._moments % self._block == 0:
             self._refuted, self._ratio = self._with_block, 0.0
             self._level, self._wandering = _Level(), _Level()
 

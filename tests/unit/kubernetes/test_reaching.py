@@ -160,6 +160,27 @@ def test_a_quota_and_a_claim(demo: FakeKubectl, tmp_path: Path) -> None:
     assert "it asks nfs for ReadWriteMany" in done.stderr
 
 
+def test_a_secret_that_is_missing(demo: FakeKubectl, tmp_path: Path) -> None:
+    """Only an event tells; one about a pod that is gone is nobody's trouble."""
+    said = 'MountVolume.SetUp failed for volume "secrets" : secret "demo-secrets" not found'
+    event = {
+        "type": "Warning",
+        "reason": "FailedMount",
+        "message": said,
+        "involvedObject": {"kind": "Pod", "name": "demo-gateway-1"},
+    }
+    demo.lists("get pods", [pod("demo-gateway-1", "gateway", ready=False), pod("demo-triton-1")])
+    demo.lists("get deployments", [deployment("gateway", ready=0), deployment("triton")])
+    demo.lists("get events", [event])
+    done = run_here("status", *CLUSTER, cwd=tmp_path)
+    assert done.returncode == 4
+    assert 'secret "demo-secrets" not found' in done.stderr
+    assert "get secrets,configmaps" in done.stderr
+    event["involvedObject"] = {"kind": "Pod", "name": "demo-gateway-0"}
+    demo.lists("get events", [event])
+    assert run_here("status", *CLUSTER, cwd=tmp_path).returncode == 7
+
+
 def test_one_that_is_not_there(demo: FakeKubectl, tmp_path: Path) -> None:
     """The nearest name; several, none; a namespace that does not exist."""
     done = run_here("status", *CLUSTER, "--release-name", "dmeo", cwd=tmp_path)

@@ -140,6 +140,8 @@ def standing(installation: Installation) -> Standing:
     """Ask the cluster. Raises ClusterError."""
     kubectl = installation.kubectl
     pods, deployments = installation.pods(), installation.objects("deployments")
+    events = _events(kubectl, installation.name, {_name(pod) for pod in pods if is_ready(pod)})
+    waiting = {f"pod/{_name(pod)}" for pod in pods if not is_ready(pod)}
     return Standing(
         installation.name,
         kubectl.own_namespace,
@@ -147,8 +149,26 @@ def standing(installation: Installation) -> Standing:
         [_pod(each) for each in pods],
         [_autoscaler(each) for each in _optional(installation, *_hpas())],
         [_budget(each) for each in _optional(installation, "poddisruptionbudgets")],
-        _events(kubectl, installation.name, {_name(pod) for pod in pods if is_ready(pod)}),
-        troubles(installation, pods, deployments),
+        events,
+        [
+            *troubles(installation, pods, deployments),
+            *(_mount(each, kubectl.flags) for each in events if _is_missing(each, waiting)),
+        ],
+    )
+
+
+def _is_missing(event: Event, pods: Collection[str]) -> bool:
+    """Whether a pod of these waits for a Secret or a ConfigMap: only an event says so."""
+    missing = event.reason == "FailedMount" and "not found" in event.message
+    return missing and event.about in pods
+
+
+def _mount(event: Event, flags: str) -> Trouble:
+    return Trouble(
+        event.about.removeprefix("pod/"),
+        f"a volume cannot be made: {event.message}",
+        f"`kubectl{flags} get secrets,configmaps` shows what is there; a comment in values.yaml "
+        "shows how to make the Secret",
     )
 
 

@@ -27,7 +27,8 @@ from tritonctl.rollout.slower import Slower, places_of
 RATE = 0.01  # of false rollbacks
 REQUESTS = 20  # a second
 SHARE = (0.01, 0.05, 0.25, 0.5)
-TTFT_SPREAD = (0.2, 0.3, 0.5)
+# Spread of the logarithm of times, and the size of phases that is allowed for.
+TTFT = ((0.2, 0.0), (0.3, 0.0), (0.5, 0.0), (0.3, 0.4))
 WARM_UP = 20  # seconds, in which stable's times are known and the candidate's do not count
 RUNS = 400
 HOLDS = (60, 120, 300, 600)  # seconds of each step
@@ -79,11 +80,13 @@ def failures(share: float, healthy: float, faulty: float, seed: int) -> tuple[fl
     return tuple(found)
 
 
-def times(share: float, slower: float, spread: float, seed: int) -> tuple[float, ...]:
+def times(
+    share: float, slower: float, spread: float, slow_phases: float, seed: int
+) -> tuple[float, ...]:
     """One run, as for failures. The SPRT of two samples knows the law and not where it lies."""
     random = np.random.default_rng(seed)
     shift = math.log(slower) / spread
-    test, limits = Slower(), (1 / RATE / SHARES["ttft"], 1 / RATE)
+    test, limits = Slower(slow_phases=slow_phases), (1 / RATE / SHARES["ttft"], 1 / RATE)
     found: list[float] = [math.nan] * 4
     known = pair = 0.0
     requests = 0
@@ -138,10 +141,10 @@ def power() -> Iterator[str]:
         for share in SHARE:
             name = f"1 in {every} fails beside 1 in 1000, {share:.0%}"
             cases.append((name, failures, (share, 0.001, 0.001 + 1 / every)))
-    for spread in TTFT_SPREAD:
+    for spread, slow_phases in TTFT:
         for share in SHARE:
-            name = f"1.2 x TTFT, spread {spread}, {share:.0%}"
-            cases.append((name, times, (share, 1.2, spread)))
+            name = f"1.2 x TTFT, spread {spread}, `slow_phases: {slow_phases:g}`, {share:.0%}"
+            cases.append((name, times, (share, 1.2, spread, slow_phases)))
     with ProcessPoolExecutor() as pool:
         for name, run, arguments in cases:
             columns = [[argument] * RUNS for argument in arguments]

@@ -202,7 +202,7 @@ def _runtimes(kubectl: Kubectl, chart: Chart | None) -> Finding:
 
 
 def _storage(kubectl: Kubectl, chart: Chart | None) -> Finding:
-    """Whether the claim for releases gets a volume."""
+    """The storage classes there are, and whether the chart's claim gets a volume of one."""
     found = _seen(lambda: kubectl.get("storageclasses"))
     if found is None:
         return Finding("storage classes", "warning", "you may not look at them")
@@ -219,9 +219,16 @@ def _storage(kubectl: Kubectl, chart: Chart | None) -> Finding:
     makes = _value(chart, "weights", "from") == "claim" and not _value(
         chart, "weights", "claim", "name"
     )
-    asked = _value(chart, "weights", "claim", "storageClass") or ""
     if not makes or chart is None or _is_bound(kubectl, f"{chart.name}-releases"):
         return Finding("storage classes", "ok" if names else "missing", detail)
+    return _for_claim(chart, detail, names, default, shared)
+
+
+def _for_claim(
+    chart: Chart, detail: str, names: Sequence[str], default: Sequence[str], shared: Sequence[str]
+) -> Finding:
+    """Whether the claim for releases, which the chart makes, gets a volume of these classes."""
+    asked = _value(chart, "weights", "claim", "storageClass") or ""
     why = "pods wait until the claim of weights.claim has a volume"
     if asked and asked not in names:
         remedy = "change `weights.claim.storageClass` in your file of values"

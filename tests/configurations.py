@@ -68,11 +68,16 @@ SLOW_FILES = (
     "tests/server/test_images.py",
     "tests/unit/test_installing.py",
     "tests/unit/test_bundle.py",
+    "tests/unit/test_fetch.py",
     "tests/test_packaging.py",
     "tests/unit/test_cli.py",
     "tests/unit/test_benchmarks.py",
+    "tests/unit/test_repository.py",
     "tests/unit/test_init.py",
-    "tests/loadtests/test_endings.py",
+    "tests/unit/test_releases.py",
+    "tests/unit/deploy/test_rendering.py",
+    "tests/unit/test_pruning.py",
+    "tests/observe/test_dashboard.py",
 )
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "number-speller"
 # Of the replay server's slow models: one place in the engine, so whoever is second waits.

@@ -29,6 +29,9 @@ from tritonctl.server.bundle.contents import files, images, recipes
 from tritonctl.server.bundle.wheels import collect_wheels, tritonctl_source
 from tritonctl.server.bundle.write import write_bundle
 
+# Real installations: a dozen seconds of a core, of which a busy machine has a tenth.
+pytestmark = pytest.mark.timeout(240)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -20,6 +20,9 @@ from tritonctl.host.environments import ensure
 from tritonctl.host.files import cache_folder
 from tritonctl.host.progress import Silent
 
+# A command for each case: seconds of a core, of which a busy machine has a tenth.
+pytestmark = pytest.mark.timeout(240)
+
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox, WaitUntil
 

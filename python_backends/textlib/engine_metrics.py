@@ -2,10 +2,11 @@
 """What an engine or another step reports to Prometheus through Triton's custom metrics.
 
 The loop counts in plain integers; a separate thread publishes what has changed every
-`PUBLISH_SECONDS`, so no token waits for the API, which costs a round trip to the server per value.
-Histograms are counters with an `le` label, in Prometheus' own layout: Triton's histogram kind
-takes one observation per round trip, too slow for every token. `histogram_quantile` and
-`rate` work on them as usual.
+`PUBLISH_SECONDS`. Triton's API takes a round trip to the server for each value and holds the
+interpreter lock for as long: while streams live, the thread lets the others have it after each
+value, and histograms, which are most of the values, go every `HISTOGRAM_SECONDS`.
+They are counters with an `le` label, in Prometheus' own layout: Triton's histogram kind takes one
+observation per round trip. `histogram_quantile` and `rate` work on them as usual.
 
 Times are the engine's: from the submission to the first response handed to the server, and from
 response to response, divided by the ids in it. A coalescing factor is
@@ -29,6 +30,8 @@ Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
 
 PUBLISH_SECONDS = 0.1
+HISTOGRAM_SECONDS = 0.5
+LET_OTHERS_SECONDS = 0.001
 STALL_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +87,7 @@ for _name, _text in (
     COUNTERS[f"{_name}_bucket"] = f"{_text}, at most le seconds"
     COUNTERS[f"{_name}_sum"] = f"{_text}, sum of seconds"
     COUNTERS[f"{_name}_count"] = f"{_text}, number"
+_HISTOGRAMS = {f"{name}_{part}" for name in _BOUNDS for part in ("bucket", "sum", "count")}
 _OUTCOMES = ("stop", "length", "cancelled", "error")
 _WHOLE = ("stop", "length")
 _REASONS = ("invalid", "queue_full", "unavailable", "failed")
@@ -284,6 +288,7 @@ class MetricsThread:
         self._clock = clock
         self._began = clock()
         self._published: dict[Key, float] = {}
+        self._histograms_next = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -310,13 +315,28 @@ class MetricsThread:
     def publish(self) -> None:
         """Publish what changed since the last time."""
         totals, gauges = self._read()
+        lives = gauges is not None and bool(gauges.active or gauges.waiting)
         for key, value in gauges.values().items() if gauges else ():
             if self._published.get(key) != value:
                 self._publisher.set(key, value)
-                self._published[key] = value
+                self._go_on(key, value, lives)
         uptime = {(_UPTIME, ()): int(self._clock() - self._began)}  # one value a second
-        for key, value in (totals | uptime).items():
+        # The larger buckets first: none ever holds less than a smaller one.
+        for key, value in reversed((self._due(totals, lives) | uptime).items()):
             before = self._published.get(key)
             if before != value:
                 self._publisher.add(key, value - (before or 0))
-                self._published[key] = value
+                self._go_on(key, value, lives)
+
+    def _due(self, totals: dict[Key, float], lives: bool) -> dict[Key, float]:
+        """All of them at rest or once in `HISTOGRAM_SECONDS`, else those of no histogram."""
+        now = self._clock()
+        if lives and now < self._histograms_next:
+            return {key: value for key, value in totals.items() if key[0] not in _HISTOGRAMS}
+        self._histograms_next = now + HISTOGRAM_SECONDS
+        return totals
+
+    def _go_on(self, key: Key, value: float, lives: bool) -> None:
+        self._published[key] = value
+        if lives:
+            self._closing.wait(LET_OTHERS_SECONDS)

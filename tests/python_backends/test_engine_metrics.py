@@ -130,6 +130,45 @@ def test_only_changes_are_published() -> None:
     assert recorder.values[REQUESTS, (("outcome", "cancelled"),)] == 2
 
 
+def test_histograms_wait_while_streams_live() -> None:
+    """Twice a second, or at rest; the other counters do not wait."""
+    metrics, recorder, now = EngineMetrics(), Recorder(), [100.0]
+    gauges = [Gauges(active=1, waiting=0)]
+    thread = MetricsThread(recorder, lambda: (metrics.totals(), gauges[0]), clock=lambda: now[0])
+    thread.publish()
+
+    def told(seconds: float) -> tuple[float, float]:
+        metrics.first_response(0.03, 1)
+        now[0] += seconds
+        thread.publish()
+        responses = recorder.values["tritonctl_responses_total", ()]
+        return responses, recorder.values[f"{TTFT}_bucket", (("le", "0.05"),)]
+
+    assert [told(seconds) for seconds in (0.1, 0.3, 0.2, 0.1)] == [(1, 0), (2, 0), (3, 3), (4, 3)]
+    gauges[0] = Gauges(active=0, waiting=0)
+    assert told(0.1) == (5, 5)
+
+
+def test_no_bucket_is_ever_seen_with_less_than_a_smaller_one() -> None:
+    """Somebody may read them while they are published."""
+    metrics = EngineMetrics()
+
+    class Reader(Recorder):
+        def add(self, key: Key, value: float) -> None:
+            super().add(key, value)
+            buckets = {key: n for key, n in self.values.items() if key[0] == f"{TTFT}_bucket"}
+            counts = [buckets[key] for key in metrics.totals() if key in buckets]
+            assert counts == sorted(counts)
+
+    recorder = Reader()
+    thread = MetricsThread(recorder, lambda: (metrics.totals(), Gauges(0, 0)))
+    thread.publish()
+    metrics.first_response(0.03, 1)
+    metrics.first_response(3.0, 1)
+    thread.publish()
+    assert recorder.values[f"{TTFT}_count", ()] == 2
+
+
 def test_the_uptime_is_published_once_a_second() -> None:
     """It would change with every look otherwise; in whole seconds since the beginning."""
     metrics, recorder, now = EngineMetrics(), Recorder(), [100.0]

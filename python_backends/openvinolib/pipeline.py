@@ -276,12 +276,14 @@ def generation_config(sampling: SamplingParams) -> openvino_genai.GenerationConf
     """OpenVINO's form of the sampling parameters."""
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = sampling.max_tokens
-    # The engine looks for the end itself: the pipeline would add the ids of generation_config.json
-    # to those of the request, and a client could not ask for another end token, or for none.
-    config.ignore_eos = True
-    if sampling.end_ids and sampling.min_tokens:
-        config.stop_token_ids = set(sampling.end_ids)  # kept improbable until then
-        config.min_new_tokens = sampling.min_tokens
+    if sampling.end_ids:
+        # The pipeline ends the sequence within the step that makes its end: one that is cancelled
+        # afterwards takes part in one more. To an eos_token_id it adds no ids of its own files.
+        config.eos_token_id = sampling.end_ids[0]
+        config.stop_token_ids = set(sampling.end_ids)
+        config.min_new_tokens = sampling.min_tokens  # until then they are kept improbable
+    else:
+        config.ignore_eos = True
     config.logprobs = int(sampling.log_probs)
     config.repetition_penalty = sampling.repetition_penalty
     config.presence_penalty = sampling.presence_penalty

@@ -8,7 +8,8 @@
 one id if steps are slower than `pace` and the server keeps up, else more (`turns.py`).
 
 *Pacing.* The stepping thread pauses after each step until everything is sent that can be, for at
-most `PAUSE_SHARE` of its duration: it may hold the interpreter lock (`engine_process` does not).
+most `PAUSE_SHARE` of its duration: it may hold the interpreter lock. An engine in a process of its
+own (`engine_process`) does not: no pause, and `submit` itself gives it the request.
 
 *Queueing.* `admission.py` says who gets a place in the engine. `submit` does not block: a batch is
 handed over as a whole, because each change of threads beside such a step costs more than the
@@ -60,8 +61,8 @@ class DecoderLoop:
 
     `capacity`, `max_queue_size`: textlib.admission. `table`: what ids decode to; without it stop
     words are refused and every id takes a place in the detokenizer's window. `receipts`: of an
-    ensemble, closed with the loop. `wake`: lets an engine's step that waits return. `pace`: how
-    often a stream sends. `clock`: seconds that never go back.
+    ensemble, closed with the loop. `wake`: lets the `step` of an engine in a process of its own
+    return. `pace`: how often a stream sends. `clock`: seconds that never go back.
     """
 
     def __init__(
@@ -77,21 +78,22 @@ class DecoderLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._wake_engine, self._clock = engine, wake, clock
+        self._steps_elsewhere = wake is not no_wait
         self._admission = Admission(capacity, max_queue_size)
         self._table = table
         self._departures = Departures(receipts, clock)
         self._turns = Turns(self._departures, pace, clock)
         self._metrics = EngineMetrics()
         self.errors = self._metrics.errors  # also of what is refused before it comes here
-        self._lock = threading.Lock()
-        self._to_step = threading.Condition(self._lock)
-        self._to_send = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        self._lock = threading.RLock()
+        # Others go on while an engine in this process adds a request.
+        self._admitting = self._lock if self._steps_elsewhere else threading.RLock()
+        self._to_step, self._to_send, self._room = map(threading.Condition, [self._lock] * 3)
         self._ids = count(1)
         self._streams: dict[int, Stream] = {}
         self._inbox: deque[Stream] = deque()
         self._cancels: deque[int] = deque()
-        self._active: set[int] = set()  # in the engine; touched by the stepping thread only
+        self._active: set[int] = set()  # in the engine
         self._arrivals = 0
         self._failed_steps = 0
         self._closing = False
@@ -123,7 +125,9 @@ class DecoderLoop:
             self._departures.enter(stream)
             self._metrics.accepted(len(request.token_ids))
             self._arrivals += 1
-            self._wake()
+            if self._steps_elsewhere:
+                self._admit()
+            self._to_step.notify()
             self._to_send.notify()  # an idle sender starts to watch for cancellation
             return stream.stream_id
 
@@ -150,8 +154,7 @@ class DecoderLoop:
                 condition.notify_all()
             self._wake()
         deadline = time.monotonic() + timeout
-        threads = [thread for thread in (self._stepper, self._sender) if thread.ident]
-        for thread in threads:
+        for thread in (threads := [t for t in (self._stepper, self._sender) if t.ident]):
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self._departures.close()
@@ -212,28 +215,29 @@ class DecoderLoop:
                 continue
             started = self._clock()
             self._step()
-            self._pause(self._clock() - started, arrivals)
+            if not self._steps_elsewhere:
+                self._pause(self._clock() - started, arrivals)
 
     def _await_work(self) -> bool:
         """False when the loop closes."""
         with self._lock:
-            self._to_step.wait_for(lambda: self._closing or self._has_work)
+            while not (self._inbox or self._cancels or self._active or self._admission.waiting):
+                if self._closing:
+                    return False
+                self._to_step.wait()
             return not self._closing
 
-    @property
-    def _has_work(self) -> bool:
-        return bool(self._inbox or self._cancels or self._active or self._admission.waiting)
-
     def _admit(self) -> None:
-        with self._lock:
-            cancels, self._cancels = self._cancels, deque()
-            arrived = [stream for stream in self._inbox if stream.outcome is None]
-            self._inbox.clear()
-        for stream_id in cancels:
-            self._forget(stream_id)
-        self._admission.arrive(arrived)
-        while stream := self._admission.admit(len(self._active)):
-            self._add(stream)
+        with self._admitting:
+            with self._lock:
+                cancels, self._cancels = self._cancels, deque()
+                arrived = [stream for stream in self._inbox if stream.outcome is None]
+                self._inbox.clear()
+            for stream_id in cancels:
+                self._forget(stream_id)
+            self._admission.arrive(arrived)
+            while stream := self._admission.admit(len(self._active)):
+                self._add(stream)
 
     def _forget(self, stream_id: int) -> None:
         if stream_id not in self._active:
@@ -256,7 +260,7 @@ class DecoderLoop:
                 self._end(stream, request_failure(error))
         else:
             self._active.add(stream.stream_id)
-            self._metrics.begun(self._clock() - stream.began)  # by this thread alone
+            self._metrics.begun(self._clock() - stream.began)
 
     def _step(self) -> None:
         try:
@@ -335,14 +339,11 @@ class DecoderLoop:
         """The stream that waits longest of those that may send; None after a while without one."""
         self._turns.release()
         if not self._turns.waiting and not self._closing:
-            self._to_send.wait(self._patience())
+            self._to_send.wait(min(self._turns.patience(), POLL_SECONDS) if self._streams else None)
         stream = self._turns.take()
         if stream is None:
             self._to_step.notify()
         return stream
-
-    def _patience(self) -> float | None:
-        return min(self._turns.patience(), POLL_SECONDS) if self._streams else None
 
     def _send(self, stream: Stream) -> None:
         outgoing = self._take(stream)

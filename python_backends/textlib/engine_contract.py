@@ -28,7 +28,10 @@ class Progress:
 
 
 class Engine(Protocol):
-    """A batch decoder. Every method is called from the stepping thread only."""
+    """A batch decoder. Every method is called from the stepping thread only.
+
+    But for an engine in a process of its own: `add` and `cancel` from any, one at a time.
+    """
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
         """Take a request in; it joins at the next step. Raises RequestError to refuse it."""

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ def _nothing(_: int) -> None:
 class EngineProcess:
     """textlib's Engine over a program that calls `engine_worker.main`.
 
-    `add`, `step` and `cancel` belong to the stepping thread, `wake` and `kv_cache` to any.
+    `add`, `cancel`, `wake` and `kv_cache` may come from any thread, `step` from one.
     program: arguments of the interpreter. on_end: what to do when the process has ended by itself,
     with its status as Popen gives it.
     """
@@ -64,6 +65,7 @@ class EngineProcess:
         self._on_end = on_end
         self._frames, self._made = Frames(), deque[Mapping[str, Any]]()
         self._cache = KvCache(0, 0)
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -140,29 +142,34 @@ class EngineProcess:
 
     def _send(self, content: bytes) -> None:
         """Never waits for a process that waits for us to read what it made."""
-        left = memoryview(framed(content))
+        with self._sending:
+            self._send_all(memoryview(framed(content)))
+
+    def _send_all(self, left: memoryview) -> None:
         while left:
             try:
                 left = left[self._socket.send(left, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
             except BlockingIOError:
                 select.select([self._socket], [self._socket], [])
                 self._receive()
+                self.wake()  # for what is received now, a step would wait in vain
             except (BrokenPipeError, ConnectionResetError):
                 self._on_end(self._process.wait())
                 return
 
     def _receive(self) -> None:
-        try:
-            piece = self._socket.recv(_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:  # it ended before it read everything
-            piece = b""
-        if not piece:
-            self._on_end(self._process.wait())
-        for frame in self._frames.feed(piece):
-            message = json.loads(frame)
-            if "kv" in message:
-                self._cache = KvCache(**message["kv"])
-            if "made" in message or "failed" in message:
-                self._made.append(message)
+        with self._receiving:
+            try:
+                piece = self._socket.recv(_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # it ended before it read everything
+                piece = b""
+            if not piece:
+                self._on_end(self._process.wait())
+            for frame in self._frames.feed(piece):
+                message = json.loads(frame)
+                if "kv" in message:
+                    self._cache = KvCache(**message["kv"])
+                if "made" in message or "failed" in message:
+                    self._made.append(message)

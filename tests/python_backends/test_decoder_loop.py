@@ -309,6 +309,30 @@ def test_requests_join_while_others_run(start: Start) -> None:
     assert not long.done.is_set()
 
 
+def test_an_engine_that_steps_elsewhere_has_a_request_within_submit() -> None:
+    """While a step is waited for; without a place it waits until one is free."""
+    woken, stepping = threading.Event(), threading.Event()
+
+    def step() -> None:
+        stepping.set()
+        assert woken.wait(PATIENCE)
+
+    engine = ScriptedEngine(before_step=step)
+    loop = DecoderLoop(engine, capacity=2, wake=woken.set)
+    loop.start()
+    sinks = [RecordingSink() for _ in range(3)]
+    loop.submit(generation(100), sinks[0])
+    assert stepping.wait(PATIENCE)
+    for first, sink in zip((200, 300), sinks[1:], strict=True):
+        loop.submit(generation(first), sink)
+    assert [int(request.token_ids[0]) for request, _ in engine.live.values()] == [100, 200]
+    woken.set()
+    answered(*sinks)
+    assert [sink.ids for sink in sinks] == [[*range(n, n + 5)] for n in (100, 200, 300)]
+    assert engine.most_live == 2
+    assert loop.close(PATIENCE)
+
+
 def test_capacity_blocks_the_next_batch(start: Start) -> None:
     """What is beyond it stays in Triton's queue, but for the batch at hand; nobody is lost."""
     engine = ScriptedEngine(before_step=lambda: time.sleep(0.0005))

@@ -200,6 +200,19 @@ def test_neither_side_waits_for_the_other_with_full_sockets(start: Start) -> Non
     assert all(ids_of(made[n]) == [1000 * n, 1000 * n + 1, 1000 * n + 2] for n in range(1, 101))
 
 
+def test_requests_come_from_one_thread_while_another_reads(start: Start) -> None:
+    """What the sending thread takes out of a full socket the reading one has, in order."""
+    engine, made = start(), dict[int, list[Progress]]()
+    reader = threading.Thread(target=lambda: made.update(finished(engine, 101)))
+    engine.add(0, asked(100, max_tokens=10_000))
+    reader.start()
+    for number in range(1, 101):
+        engine.add(number, asked(1000 * number, length=8000))
+    reader.join(PATIENCE)
+    assert ids_of(made[0]) == list(range(100, 10_100))
+    assert all(ids_of(made[n]) == [1000 * n, 1000 * n + 1, 1000 * n + 2] for n in range(1, 101))
+
+
 def test_the_cache_is_told(start: Start) -> None:
     engine = start()
     engine.add(1, asked(100, max_tokens=2))

@@ -39,6 +39,7 @@ def request_message(stream_id: int, request: GenerationRequest) -> bytes:
             "add": stream_id,
             "token_ids": request.token_ids.tolist(),
             "resumed": request.resumed,
+            "watched": bool(request.stop_words),
             "bad_words": [word.decode("utf-8", "replace") for word in request.bad_words],
             "sampling": asdict(request.sampling),
             "guide": asdict(request.guide) if request.guide else None,

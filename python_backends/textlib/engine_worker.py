@@ -26,6 +26,7 @@ from textlib.engine_messages import packed, progress_rows, read_request
 from textlib.engine_metrics import KvCache
 from textlib.errors import ConfigurationError
 from textlib.frames import Frames, read_frame, write_frame
+from textlib.held_progress import HOLD_SHARE, HeldProgress
 from textlib.log_lines import name_lines
 from textlib.parameters import ModelParameters
 
@@ -70,20 +71,25 @@ def main(load: Load) -> None:
             write_frame(stub, packed({"refused": str(error)}))
             return
         write_frame(stub, packed({"ready": True}))
-        EngineWorker(engine, stub).run()
+        interval = parameters.integer("stream_interval_ms", minimum=0, default=0) / 1000
+        EngineWorker(engine, stub, HOLD_SHARE * interval).run()
 
 
 class EngineWorker:
-    """Steps an engine while it has streams. `clock`: seconds that never go back."""
+    """Steps an engine while it has streams.
+
+    `hold`: textlib.held_progress. `clock`: seconds that never go back.
+    """
 
     def __init__(
         self,
         engine: CachingEngine,
         stub: socket.socket,
+        hold: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._stub, self._clock = engine, stub, clock
-        self._frames = Frames()
+        self._frames, self._progress = Frames(), HeldProgress(hold, clock)
         self._active: set[int] = set()
         self._refused: list[Progress] = []
         self._failed_steps = 0  # in a row
@@ -112,6 +118,7 @@ class EngineWorker:
     def _obey(self, message: Mapping[str, Any]) -> None:
         if "cancel" in message:
             self._active.discard(message["cancel"])
+            self._progress.ended(message["cancel"])
             self._engine.cancel(message["cancel"])
             return
         try:
@@ -120,6 +127,8 @@ class EngineWorker:
             self._refused.append(Progress(message["add"], (), error=request_failure(error)))
         else:
             self._active.add(message["add"])
+            if message["watched"]:
+                self._progress.watched(message["add"])
 
     def _step(self) -> dict[str, Any]:
         made, self._refused = self._refused, []
@@ -131,7 +140,8 @@ class EngineWorker:
             except Exception as error:
                 failure = {"failed": self._fail_step(error)}
         self._active -= {item.stream_id for item in made if item.finish or item.error}
-        return ({"made": progress_rows(made)} if made else {}) | failure
+        due = self._progress.due(made, urgent=bool(failure))
+        return ({"made": progress_rows(due)} if due else {}) | failure
 
     def _fail_step(self, error: Exception) -> str:
         _LOG.exception("a step of the engine failed")
@@ -147,6 +157,7 @@ class EngineWorker:
                 self._engine.cancel(stream_id)
             except Exception:
                 _LOG.exception("engine.cancel(%d) failed; the stream is forgotten", stream_id)
+            self._progress.ended(stream_id)
         self._active.clear()
 
     def _cache(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rollout with a shadow, all of it real: a candidate that answers otherwise is taken back.
+"""Rollouts with a shadow, all of it real: a candidate that answers otherwise is taken back.
 
 The engine replays one token, each release another.
 """
@@ -7,18 +7,24 @@ The engine replays one token, each release another.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
-from tests.server.test_groups import HEADER, Users
+from tests.server.test_groups import HEADER, TOKENS, Users
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
 from tritonctl.engines.build.engine import build_engine
+from tritonctl.errors import TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
@@ -28,12 +34,15 @@ from tritonctl.rollout.shadow.found import Counts, read_found
 from tritonctl.rollout.standing import Rollout, rollout
 from tritonctl.rollout.starting import start
 from tritonctl.rollout.steering import Source
+from tritonctl.server import groups
 from tritonctl.server.lifecycle import stop
 from tritonctl.server.release_switch import serve_release
 from tritonctl.server.trial import not_asked
 
 pytestmark = [pytest.mark.server, pytest.mark.exhaustive]
 PATIENCE_SECONDS = 120.0
+PEOPLE = 4
+SETTINGS = {"user_header": HEADER, "shadow": 0.5, "steps": [50, 100], "hold_seconds": 300.0}
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +53,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     replay_project(folder, {MODEL: (tokenizer, [])})
     file = folder / "tritonctl.yaml"
     data = json.loads(file.read_text(encoding="utf-8"))
-    data["rollout"] = {
-        "user_header": HEADER,
-        "shadow": 0.5,
-        "steps": [50, 100],
-        "hold_seconds": 300.0,
-    }
+    data["rollout"] = SETTINGS
     data["gateway"] = {"port": 0, "admin_port": 0}
+    data["frontend"] = {"port": 0}
     file.write_text(json.dumps(data), encoding="utf-8")
     project = load_project(file)
     for letter in (OLD, NEW):
@@ -73,23 +78,85 @@ def ended(project: Project, number: int, folder: Path, compared: int) -> Rollout
         time.sleep(0.2)
 
 
+def rolled_out(project: Project) -> Rollout:
+    """The second release beside the first, which users are asking meanwhile, to its end."""
+    source = Source(project.root / "tritonctl.yaml", None, ())
+    found = start(project, source, "2", Silent(), breaking=False)
+    return ended(project, found.number, found.folder, compared=1000)
+
+
+class Asking:
+    """People who ask without a pause as `ask` does, given who they are; every error is kept."""
+
+    def __init__(self, ask: Callable[[str], object]) -> None:
+        self._ask, self._done = ask, threading.Event()
+        self.errors: Counter[str] = Counter()
+
+    def _use(self, user: str) -> None:
+        while not self._done.is_set():
+            try:
+                self._ask(user)
+            except (OSError, HTTPException, TritonctlError) as error:
+                self.errors[f"{type(error).__name__}: {error}"] += 1
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """As long as the context."""
+        threads = [threading.Thread(target=self._use, args=[f"user-{n}"]) for n in range(PEOPLE)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            for thread in threads:
+                thread.join()
+
+
+def gateway_url(project: Project) -> str:
+    """Where users come."""
+    process = groups.gateway(project)
+    assert process is not None
+    return process.url
+
+
+def taken_back(found: Rollout) -> set[tuple[float, float]]:
+    """What a rollout's shadow found, once it has rolled back for it: noise and difference."""
+    assert found.state.phase is Phase.ROLLED_BACK, (found.state, Counts.read(found.folder))
+    assert "answers differ" in str(found.state.end["reason"])
+    lines = list(read_found(found.folder))
+    assert lines
+    return {(line.measured.noise, line.measured.candidate) for line in lines}
+
+
 def test_another_text_is_taken_back_by_the_shadow(project: Project) -> None:
     """Not one request has failed before, and no time is longer: only the texts are others."""
     serve_release(project, "1", Silent())
     users = Users(project)
     with users.asking():
-        found = start(
-            project,
-            Source(project.root / "tritonctl.yaml", None, ()),
-            "2",
-            Silent(),
-            breaking=False,
-        )
-        found = ended(project, found.number, found.folder, compared=1000)
-    assert found.state.phase is Phase.ROLLED_BACK, found.state
-    assert "answers differ" in str(found.state.end["reason"])
-    lines = list(read_found(found.folder))
-    assert lines
-    assert {(line.measured.noise, line.measured.candidate) for line in lines} == {(0, 1)}
+        found = rolled_out(project)
+    assert taken_back(found) == {(0, 1)}
     # Of the streams that the candidate had when it was taken away.
     assert set(users.errors) <= {"StatusCode.INTERNAL", "StatusCode.UNAVAILABLE"}
+
+
+def test_what_is_asked_of_the_frontend(project: Project) -> None:
+    """By OpenAI's API alone: the shadow asks Triton what the frontend would, streams are whole."""
+    serve_release(project, "1", Silent())
+    url = gateway_url(project)
+
+    def ask(user: str) -> None:
+        body = {"model": MODEL, "prompt": "x", "max_tokens": TOKENS, "seed": 0, "stream": True}
+        with closing(HTTPConnection(url, timeout=PATIENCE_SECONDS)) as connection:
+            headers = {HEADER: user, "content-type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        if answer.status != HTTPStatus.OK or not text.rstrip().endswith("data: [DONE]"):
+            raise HTTPException(f"{answer.status}: {text[-300:]}")
+
+    users = Asking(ask)
+    with users.going_on():
+        found = rolled_out(project)
+    assert taken_back(found) == {(0, 1)}
+    assert users.errors == {}

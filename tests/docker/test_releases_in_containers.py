@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,16 +17,24 @@ from tests.docker.deployments import OVERRIDE, compose, rendered, succeeded, tri
 from tests.server.replay import replay_project
 from tests.server.test_groups import HEADER, Users, traffic
 from tests.server.test_reload import MODEL, NEW, OLD, Load, answer, write_version
+from tests.servers import wait_until
+from tritonctl.errors import ServerError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
+from tritonctl.protocol.metrics import scrape
 from tritonctl.releases.store import stored_releases
+from tritonctl.rollout.journal import Phase
+from tritonctl.rollout.shadow.found import read_found
+from tritonctl.rollout.standing import rollout
+from tritonctl.server.containers.presence import current_servers
 from tritonctl.server.groups import Slot, make_stable, start_candidate, stop_group
 from tritonctl.server.health import health
 from tritonctl.server.lifecycle import running_server
-from tritonctl.server.state import ContainerServer
+from tritonctl.server.state import ContainerServer, Server
 
 pytestmark = [pytest.mark.docker, pytest.mark.exhaustive]
+PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -103,3 +112,55 @@ def test_two_groups(project: Project) -> None:
     assert users.errors == {}
     status = json.loads(succeeded(project.root, "status", "--json"))
     assert (status["gateway"]["ready"], status["beside"]) == (True, None)
+
+
+def test_a_rollout_of_two_servers_each(project: Project) -> None:
+    """Judged and shadowed as one version; its servers all have users, on ports that stay theirs."""
+    root = project.root
+    succeeded(root, "down")
+    file = root / "tritonctl.yaml"
+    data = json.loads(file.read_text(encoding="utf-8"))
+    settings = {"user_header": HEADER, "shadow": 0.5, "steps": [50, 100], "hold_seconds": 300.0}
+    data |= {"rollout": settings, "gateway": {"port": 0, "admin_port": 0}}
+    data["docker"]["replicas"] = 2
+    file.write_text(json.dumps(data), encoding="utf-8")
+    succeeded(root, "up", "--release", "1")
+    project = load_project(file)
+    users = Users(project)
+    with users.asking():
+        users.next_answers()
+        before = servers(project)
+        assert [answered(server) > 0 for server in before] == [True, True]
+    assert users.errors == {}
+    docker = [machine.program("docker"), "restart", before[1].deployment.container]
+    subprocess.run(docker, check=True, capture_output=True)
+    wait_until(lambda: len(servers(project)) == len(before), "Docker has its ports again")
+    ports = [[each.grpc_port, each.http_port, each.metrics_port] for each in servers(project)]
+    assert ports == [[each.grpc_port, each.http_port, each.metrics_port] for each in before]
+    again, users = servers(project)[1], Users(project)
+    with users.asking():
+        wait_until(lambda: health(again).ready and answered(again) > 0, "it has users again")
+        succeeded(root, "rollout", "start", "2")
+        wait_until(lambda: rollout(project).state.ended, "the shadow finds it", PATIENCE_SECONDS)
+        found = rollout(project)
+        assert len(servers(project)) == 2
+        assert {*users.next_answers().values()} == {OLD}
+    assert found.state.phase is Phase.ROLLED_BACK, found.state
+    assert "answers differ" in str(found.state.end["reason"])
+    lines = list(read_found(found.folder))
+    assert {(line.measured.noise, line.measured.candidate) for line in lines} == {(0, 1)}
+
+
+def servers(project: Project) -> list[ContainerServer]:
+    """Of the stable release, by number; none while Docker starts one again."""
+    state = running_server(project)
+    assert isinstance(state, ContainerServer)
+    try:
+        return current_servers(state)
+    except ServerError:
+        return []
+
+
+def answered(server: Server) -> float:
+    """Requests since it began."""
+    return scrape(server.metrics_url).total("nv_inference_request_success", model=MODEL)

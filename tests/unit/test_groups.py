@@ -179,13 +179,6 @@ def _without_header(project: Project, _: list[Stored]) -> None:
     object.__setattr__(project, "rollout", settings)
 
 
-def _in_several_containers(project: Project, _: list[Stored]) -> None:
-    settings = project.server.model_copy(update={"mode": "docker"})
-    object.__setattr__(project, "server", settings)
-    docker = project.docker.model_copy(update={"replicas": 2})
-    object.__setattr__(project, "docker", docker)
-
-
 def _without_gateway(project: Project, _: list[Stored]) -> None:
     GatewayFiles.of(project).state.unlink()
 
@@ -216,7 +209,6 @@ def _damaged(_: Project, releases: list[Stored]) -> None:
     ("spoil", "kind", "said"),
     [
         (_without_header, ConfigurationError, r"rollout\.user_header is missing"),
-        (_in_several_containers, ConfigurationError, "replicas is 2"),
         (_without_gateway, ServerError, "no gateway runs"),
         (_without_server, ServerError, "no server is running"),
         (_of_no_release, ServerError, "rendered last, no release"),

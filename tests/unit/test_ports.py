@@ -13,8 +13,9 @@ from tritonctl.errors import HostError
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
+from tritonctl.server import ports as server_ports
 from tritonctl.server.embedded import lifecycle
-from tritonctl.server.ports import held_ports, is_free
+from tritonctl.server.ports import held_ports, held_range, is_free
 from tritonctl.server.state import ServerFiles
 
 if TYPE_CHECKING:
@@ -50,6 +51,26 @@ def test_taken_port_names_field_number_and_way_out() -> None:
     assert caught.value.exit_code == 4
     assert caught.value.problem == f"port {port} (server.http_port) is taken on {LOOPBACK}"
     assert "--set server.http_port=0" in caught.value.remedy
+
+
+def test_ports_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free and reserved, each range apart from the other; none where there cannot be so many."""
+    with held_range(LOOPBACK, 3) as one, held_range(LOOPBACK, 3) as other:
+        assert len({*one, *other}) == 6
+        assert one == range(one[0], one[0] + 3)
+        for port in (*one, *other):
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind((LOOPBACK, port))
+        with held_ports(LOOPBACK, dict.fromkeys(map(str, one), 0)) as more:
+            assert not {*more} & {*one, *other}
+        for port in one:  # whoever they are held for
+            with socket.create_server((LOOPBACK, port)):
+                pass
+    assert is_free(LOOPBACK, one[1])
+    monkeypatch.setattr(server_ports, "_TRIES", 1)
+    with pytest.raises(HostError, match="no 70000 free ports"), held_range(LOOPBACK, 70_000):
+        raise AssertionError
+    assert is_free(LOOPBACK, one[1])
 
 
 def test_the_same_port_twice_is_refused() -> None:

@@ -14,6 +14,8 @@ from tritonctl.errors import ServerError
 from tritonctl.protocol.http import open_url
 
 _PROBE_SECONDS = 5.0
+# between looks for pods that are new
+_OF_HOSTS = ("nv_cpu_", "nv_gpu_")  # several pods may see the same
 _METRICS_PORT = (
     "name the port of the metrics, 8002 unless set otherwise; `tritonctl status` shows the "
     "project's"
@@ -60,6 +62,19 @@ class Metrics:
     def total(self, name: str, **labels: str) -> float:
         """The sum of `samples`, over the instances of a model for example; 0 without any."""
         return sum(sample.value for sample in self.samples(name, **labels))
+
+
+def added(scrapes: Iterable[Metrics]) -> Metrics:
+    """One scrape with the sums of the same series of several; of hosts and GPUs, the fullest."""
+    sums: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for metrics in scrapes:
+        for sample in metrics:
+            key = (sample.name, frozenset(sample.labels.items()))
+            if sample.name.startswith(_OF_HOSTS):
+                sums[key] = max(sums.get(key, 0.0), sample.value)
+            else:
+                sums[key] = sums.get(key, 0.0) + sample.value
+    return Metrics(Sample(name, dict(labels), value) for (name, labels), value in sums.items())
 
 
 def scrape(url: str, seconds: float = _PROBE_SECONDS) -> Metrics:

@@ -17,7 +17,7 @@ from tritonctl.server.top.counters import Reading, sum_known
 from tritonctl.server.top.figures import ITL_SERIES, TTFT_SERIES, Layout, figures
 
 _SERIES = {TTFT: TTFT_SERIES, ITL: ITL_SERIES}
-_SUCCESS = "nv_inference_request_success"
+SUCCESS = "nv_inference_request_success"
 _STALLED = "tritonctl_stalled_requests"
 _NOTHING = Reading(0.0, {})
 
@@ -32,7 +32,7 @@ class Counting:
 
     def counters(self, reading: Reading) -> Counters:
         """What has been counted until now; from 0 again after a restart of the server."""
-        raw = reading.total(_SUCCESS) or 0.0
+        raw = reading.total(SUCCESS) or 0.0
         if raw < self._raw:
             self._before = None
         self._raw = raw

@@ -156,7 +156,7 @@ class Cluster:
     def times(self, slot: Slot) -> list[str]:
         """Which times its servers count."""
         reach = Reach()
-        version = Version(_url(in_slot(TRITON, slot), "/metrics"), self._layout(slot))
+        version = Version([_url(in_slot(TRITON, slot), "/metrics")], self._layout(slot))
         components = self._components(reach, [slot], gateway=False)
         scraper = MetricsScraper(version, None, lambda: "", scrape=Pods(components).scrape)
         try:
@@ -196,7 +196,7 @@ class Cluster:
             for name, gone in kept.get("gone", {}).items():
                 components[name].restore(gone)
             stable, new = (
-                Version(_url(name, "/metrics"), self._layout(slot))
+                Version([_url(name, "/metrics")], self._layout(slot))
                 for name, slot in zip(names, slots, strict=True)
             )
             metrics = MetricsScraper(

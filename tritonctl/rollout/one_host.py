@@ -22,6 +22,7 @@ from tritonctl.server.gateway.mirror import require_short, shadow_socket
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.groups import Slot
 from tritonctl.server.lifecycle import running_server
+from tritonctl.server.presence import current_servers
 from tritonctl.server.state import EmbeddedServer
 from tritonctl.server.top.layout import layout_of
 from tritonctl.server.usage import ServerUsage
@@ -172,4 +173,5 @@ def _version(project: Project, slot: Slot) -> Version | None:
     if server is None:
         return None
     usage = ServerUsage(server.shm_prefix) if isinstance(server, EmbeddedServer) else None
-    return Version(server.metrics_url, layout_of(Path(server.repository)), usage)
+    urls = [each.metrics_url for each in current_servers(server)]
+    return Version(urls, layout_of(Path(server.repository)), usage)

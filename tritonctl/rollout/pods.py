@@ -15,14 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.metrics import Metrics, added, scrape
 from tritonctl.server.kubernetes.demand import has_ended
 from tritonctl.server.kubernetes.forwarding import Forward, port_forward
 from tritonctl.server.kubernetes.installation import is_ready
 from tritonctl.server.kubernetes.installed import Installed
 from tritonctl.server.kubernetes.kubectl import Object
 from tritonctl.server.kubernetes.lasting import Lost
-from tritonctl.server.kubernetes.metrics import added
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason
 from tritonctl.server.kubernetes.slots import in_slot
 from tritonctl.server.kubernetes.troubles import restarts

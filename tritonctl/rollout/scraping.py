@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.metrics import Metrics, added, scrape
 from tritonctl.rollout.controller import Reached, Seen
-from tritonctl.rollout.counting import Counting, of_series
+from tritonctl.rollout.counting import SUCCESS, Counting, of_series
 from tritonctl.rollout.judge import RESPONSE
 from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
 from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
@@ -23,6 +23,7 @@ from tritonctl.server.usage import ServerUsage
 
 # Beyond it a version is not heard of in this look.
 _SECONDS = 2.0
+_CANDIDATE = 1  # its place; stable has 0
 _FILTER = "upstream_rq_t"  # total and time
 _CLUSTER, _TIME = "envoy_cluster_name", "envoy_cluster_upstream_rq_time_bucket"
 
@@ -44,9 +45,9 @@ class Shadowed(Protocol):
 
 @dataclass(frozen=True)
 class Version:
-    """Where the metrics of a version are. usage: of its processes, where they are here."""
+    """Where the metrics of a version's servers are. usage: of its processes, where known."""
 
-    url: str
+    urls: Sequence[str]
     layout: Layout
     usage: ServerUsage | None = None
 
@@ -69,6 +70,7 @@ class MetricsScraper:
     ) -> None:
         self._versions = [stable, candidate]
         self._counting = [Counting(each.layout if each else Layout()) for each in self._versions]
+        self._successes: list[float] = []  # of each server of the candidate, at the last look
         self._gateway, self._clusters = gateway, clusters
         self._shadowed = shadowed
         self._scrape = scrape
@@ -115,10 +117,18 @@ class MetricsScraper:
         version = self._versions[place]
         if version is None:
             return None
-        metrics = self._scrape(version.url, _SECONDS)
+        pages = [self._scrape(url, _SECONDS) for url in version.urls]
+        if version is self._versions[_CANDIDATE] and self._has_lost(pages):
+            return Counters(0, 0)
+        metrics = pages[0] if len(pages) == 1 else added(pages)
         memory = version.usage.read()[1] if version.usage is not None else None
         reading = Reading.of(metrics, 1.0, rss_bytes=memory)
         return self._counting[place].counters(reading)
+
+    def _has_lost(self, pages: Sequence[Metrics]) -> bool:
+        """Whether a server counts from 0 again: others may have counted more since in the sum."""
+        before, self._successes = self._successes, [page.total(SUCCESS) for page in pages]
+        return any(now < then for now, then in zip(self._successes, before, strict=False))
 
     def _at_gateway(self) -> AtGateway:
         url = f"{self._gateway()}?usedonly&filter={_FILTER}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tritonctl.errors import ConfigurationError, RepositoryError, ServerError
+from tritonctl.errors import RepositoryError, ServerError
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
@@ -93,7 +93,7 @@ def start_candidate(
     for the release that serves, RepositoryError for one that is not as it was published or breaks
     clients, HostError where there is no memory for it, ServerError for one that does not load.
     """
-    _require_mode(project)
+    require_users(project.rollout)
     with serving(project, progress):
         _running_gateway(project)
         state = running_server(project)
@@ -196,17 +196,6 @@ def refuse_during_rollout(project: Project) -> None:
         remedy="wait for its end (`tritonctl rollout status`), or take them back: "
         "`tritonctl rollout abort`",
     )
-
-
-def _require_mode(project: Project) -> None:
-    require_users(project.rollout)
-    if not envoy.is_wanted(project):
-        raise ConfigurationError(
-            f"docker.replicas is {project.docker.replicas}: two releases are served side by side "
-            "with one container each",
-            remedy="set `docker.replicas: 1`, or switch all users at once: "
-            "`tritonctl up --release N`",
-        )
 
 
 def _running_gateway(project: Project) -> GatewayProcess:

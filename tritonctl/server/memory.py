@@ -12,8 +12,9 @@ from tritonctl.host.resources import available_memory
 from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.releases.store import Stored
 from tritonctl.server.containers.compose_command import docker_json
+from tritonctl.server.containers.presence import current_servers
 from tritonctl.server.containers.sizes import HOST_COPIES
-from tritonctl.server.state import EmbeddedServer, Server
+from tritonctl.server.state import Deployment, EmbeddedServer, Server
 from tritonctl.server.supervisor import with_descendants
 
 _PROPORTIONAL = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
@@ -41,14 +42,17 @@ def refuse_too_large(server: Server, served: Stored, wanted: Stored) -> None:
 def memory_of(server: Server) -> int:
     """Bytes that a server, its stubs and its frontend take; what several share is counted once.
 
-    Of a container, what Docker counts: without its frontend. Raises HostError.
+    Of containers, what Docker counts: without their frontend. Raises HostError.
     """
     if not isinstance(server, EmbeddedServer):
-        deployment = server.deployment
-        figures = docker_json(deployment, "stats", "--no-stream", deployment.container)
-        return parse_bytes(str(figures["MemUsage"]).split("/")[0].strip())
+        return sum(_used(each.deployment) for each in current_servers(server))
     pids = [server.pid, *([server.frontend.pid] if server.frontend else [])]
     return sum(_proportional(pid) for pid in with_descendants(pids))
+
+
+def _used(deployment: Deployment) -> int:
+    figures = docker_json(deployment, "stats", "--no-stream", deployment.container)
+    return parse_bytes(str(figures["MemUsage"]).split("/")[0].strip())
 
 
 def _proportional(pid: int) -> int:

@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 from tritonctl.errors import ConfigurationError, HostError
 
+_TRIES = 100  # until ports in a row are free
+
 
 @contextmanager
 def held_ports(
@@ -29,6 +31,27 @@ def held_ports(
                 for field, port in wanted.items()
             ]
         yield ports
+
+
+@contextmanager
+def held_range(address: str, count: int) -> Iterator[range]:
+    """So many free ports in a row, reserved as those of `held_ports`. Raises HostError for none."""
+    for _ in range(_TRIES):
+        with ExitStack() as held:
+            [first] = held.enter_context(held_ports(address, {"port": 0}))
+            found = range(first, first + count)
+            try:
+                for port in found[1:]:
+                    _refuse_held(address, port)
+                    _bound(held, address, port)
+            except (OSError, OverflowError):  # taken; beyond the last port
+                continue
+            yield found
+            return
+    raise HostError(
+        f"no {count} free ports in a row on {address}",
+        remedy="stop what listens there (`ss -ltnp`), or set `docker.replicas` lower",
+    )
 
 
 def refuse_names(address: str) -> None:
@@ -65,11 +88,17 @@ def _claim(held: ExitStack, probes: ExitStack, address: str, field: str, port: i
     return chosen
 
 
-def _bound(sockets: ExitStack, address: str, port: int) -> socket.socket:
+def _refuse_held(address: str, port: int) -> None:
+    """Raises OSError also for a port that somebody reserves, who does not listen yet."""
+    with ExitStack() as probe:
+        _bound(probe, address, port, shared=False)
+
+
+def _bound(sockets: ExitStack, address: str, port: int, *, shared: bool = True) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = sockets.enter_context(socket.socket(family))
     # As Triton does: a port in TIME_WAIT is usable, one that a process listens on is not.
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
     made.bind((address, port))
     return made
 

@@ -19,7 +19,9 @@ from tritonctl.errors import HostError, ServerError
 from tritonctl.server.containers.api import Api, api_of
 from tritonctl.server.containers.lifecycle import why_ended
 from tritonctl.server.containers.presence import containers, current, current_servers
+from tritonctl.server.embedded import gateway
 from tritonctl.server.presence import alive
+from tritonctl.server.slots import Slot
 from tritonctl.server.state import ContainerServer, Deployment, from_record, to_record, write_state
 
 if TYPE_CHECKING:
@@ -115,6 +117,32 @@ def test_a_fixed_port_stays_while_it_starts_again(programs: Path) -> None:
     here = current(state(programs, record(FIRST, 1, "restarting", 0, asked="8001")))
     assert here is not None
     assert here.grpc_port == 8001
+
+
+def test_no_port_yet_out_of_a_range(programs: Path) -> None:
+    """Several servers share what was asked for."""
+    with pytest.raises(ServerError, match="no ports yet"):
+        current_servers(state(programs, record(FIRST, 1, "restarting", 0, asked="9001-9002")))
+
+
+def test_a_gateway_beside_them_asks_each(programs: Path, sandbox: Sandbox) -> None:
+    """Every server of a slot is an endpoint of Envoy's, by the ports that Docker published."""
+    sandbox.data["server"]["mode"] = "docker"
+    sandbox.data["docker"] = {"replicas": 2}
+    sandbox.data["rollout"] = {"user_header": "x-user-id"}
+    sandbox.write()
+    project = sandbox.load()
+    two = (record(FIRST, 1, "running", 40000), record(SECOND, 2, "running", 50000))
+    gateway.write_endpoints(project, Slot.B, state(programs, *two))
+    for cluster, ports in (("triton_grpc_b", [40000, 50000]), ("triton_rest_b", [40001, 50001])):
+        file = gateway.GatewayFiles.of(project).endpoints / f"{cluster}.json"
+        [resource] = json.loads(file.read_text(encoding="utf-8"))["resources"]
+        [group] = resource["endpoints"]
+        found = [each["endpoint"] for each in group["lb_endpoints"]]
+        addresses = [each["address"]["socket_address"] for each in found]
+        assert [each["port_value"] for each in addresses] == ports
+        checked = [each["health_check_config"]["port_value"] for each in found]
+        assert checked == [40001, 50001]
 
 
 def test_none_while_docker_has_chosen_no_port(programs: Path) -> None:

@@ -24,7 +24,7 @@ from tritonctl.server.containers.compose import (
     quoted,
     render_compose,
 )
-from tritonctl.server.containers.lifecycle import deployment_folder
+from tritonctl.server.containers.lifecycle import _held_ports, deployment_folder
 from tritonctl.server.containers.publishing import publish
 from tritonctl.server.slots import Slot
 from tritonctl.server.state import ServerFiles
@@ -190,6 +190,35 @@ def test_replicas_need_a_gateway(built: Sandbox) -> None:
     built.write()
     with pytest.raises(ConfigurationError, match=r"docker\.replicas is 2"):
         rendering(built)
+
+
+def test_replicas_of_a_slot(built: Sandbox) -> None:
+    """Their gateway is beside the containers: a range of the host's ports each, if `up` names it.
+
+    By hand Docker chooses. Frontend and servers have the names of their slot's deployment.
+    """
+    built.data["docker"] = {"replicas": 2}
+    built.data["frontend"] = {}
+    built.data["rollout"] = {"user_header": "x-user-id"}
+    built.write()
+    project = built.load()
+    plan = render(project, Silent()).plan
+    made = render_compose(project, plan, built.root / "deploy", Slot.B)
+    found = services(made)
+    assert "envoy" not in found
+    assert found["triton"]["deploy"]["replicas"] == 2
+    assert found["triton"]["ports"][0] == "127.0.0.1:${TRITON_GRPC_PORT:-}:8001"
+    name = yaml.safe_load(made.files["compose.yaml"])["name"]
+    assert name.endswith("-b")
+    assert f"{name}-triton-2:8001" in made.files["frontend/frontend.json"]
+    with _held_ports(project, Slot.B) as variables:
+        ports = [
+            variables[f"TRITON_{each}_PORT"].split("-") for each in ("GRPC", "HTTP", "METRICS")
+        ]
+        assert [int(last) - int(first) for first, last in ports] == [1, 1, 1]
+        assert len({port for each in ports for port in each}) == 6
+    with _held_ports(project, None) as variables:
+        assert variables == {}
 
 
 def test_paths_are_relative_to_the_folder(built: Sandbox, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.rollout.counting import Counting
-from tritonctl.rollout.metrics import Counters, Distances
+from tritonctl.rollout.metrics import Counters, Distances, moment
 from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
 from tritonctl.server.slots import Slot
 from tritonctl.server.top.counters import Reading
@@ -140,8 +140,8 @@ def test_a_look() -> None:
     """Both versions, what was sent to the candidate, and who has come."""
     published = {"a": text(90), "b": text(7), "envoy": gateway(users=30, others=70)}
     scraper = MetricsScraper(
-        Version("a", LAYOUT),
-        Version("b", LAYOUT),
+        Version(["a"], LAYOUT),
+        Version(["b"], LAYOUT),
         lambda: "envoy",
         clusters_of(Slot.B),
         Shadow(),
@@ -159,6 +159,25 @@ def test_a_look() -> None:
     assert scraper.about() == {"shadowed": 2}
 
 
+def test_several_servers_of_a_version() -> None:
+    """Their counts added up; one of the candidate's that counts from 0 again is a restart."""
+    counts = {"a1": 40, "a2": 50, "b1": 5, "b2": 7, "envoy": 0}
+    scraper = MetricsScraper(
+        Version(["a1", "a2"], LAYOUT),
+        Version(["b1", "b2"], LAYOUT),
+        lambda: "envoy",
+        scrape=lambda url, _: Metrics.parse(text(counts[url.partition("?")[0]])),
+    )
+    first = scraper.look(1.0).scrape
+    assert first.stable is not None
+    assert first.candidate is not None
+    assert (first.stable.requests, first.candidate.requests) == (90, 12)
+    counts |= {"b1": 0, "b2": 90}
+    later = scraper.look(2.0).scrape
+    assert later.candidate is not None
+    assert moment(first.candidate, later.candidate) is None
+
+
 def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that refuses, one that hangs and is not asked again meanwhile, one that is not there."""
     monkeypatch.setattr("tritonctl.rollout.scraping._SECONDS", 0.05)
@@ -172,7 +191,7 @@ def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> Non
             raise ServerError("refused", remedy="start it")
         return Metrics.parse(text(3))
 
-    scraper = MetricsScraper(None, Version("b", LAYOUT), lambda: "envoy", scrape=scrape)
+    scraper = MetricsScraper(None, Version(["b"], LAYOUT), lambda: "envoy", scrape=scrape)
     for _ in range(2):
         seen = scraper.look(0.0)
         assert (seen.scrape.stable, seen.scrape.candidate, seen.gateway) == (None, None, None)

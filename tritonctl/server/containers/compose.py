@@ -100,7 +100,8 @@ def render_compose(
     service = "triton-gpu" if profile == "gpu" else "triton"
     name = deployment_name(project, slot)
     openai = frontend_files(project, name, service, MODELS)
-    _refuse_lonely_replicas(project)
+    if slot is None:
+        _refuse_lonely_replicas(project)
     variables = _variables(project, plan, output, _digest(context), profile)
     variables["command"] = server_command(project, plan, profile, models_folder(project, plan)[1])
     variables |= {

@@ -43,7 +43,7 @@ from tritonctl.server.containers.readability import (
 from tritonctl.server.gateway.files import COMPOSE_SERVICE
 from tritonctl.server.health import Health, health
 from tritonctl.server.log import explain_failure, keep_previous, still_loading
-from tritonctl.server.ports import held_ports
+from tritonctl.server.ports import held_ports, held_range
 from tritonctl.server.probe import probe
 from tritonctl.server.security.certificate_checks import check_gateway
 from tritonctl.server.security.digests import verify_image
@@ -56,6 +56,7 @@ _CLEAR_LINE = "\x1b[2K"  # compose prints it even without a terminal
 _POLL_SECONDS = 0.3
 _FRONTEND_SECONDS = 60
 _LAST_LINES = ("--no-log-prefix", "--tail", "20")
+LOOPBACK = "127.0.0.1"  # where several servers are published
 _ALIVE = ("created", "running", "restarting")
 _VARIABLES = {
     "grpc": "TRITON_GRPC_PORT",
@@ -175,16 +176,22 @@ def require_gpu(project: Project) -> None:
 def _held_ports(project: Project, slot: Slot | None) -> Iterator[dict[str, str]]:
     """The ports to publish, as the variables of compose.yaml; 0 becomes a free one.
 
-    slot: the gateway beside the containers asks the frontend, too.
+    slot: the gateway beside the containers asks the frontend, too; and of several servers each has
+    its ports out of ranges that hold no others, so that one that is started again finds its own.
     """
-    if project.docker.replicas > 1:
+    server, replicas = project.server, project.docker.replicas
+    if replicas > 1 and slot is None:
         yield {}  # Docker chooses
         return
-    server = project.server
     wanted = {f"{name}_port": int(getattr(server, f"{name}_port")) for name in PORTS}
     with ExitStack() as held:
-        ports = held.enter_context(held_ports(server.address, wanted))
-        variables = {_VARIABLES[name]: str(port) for name, port in zip(PORTS, ports, strict=True)}
+        if replicas > 1:
+            every = held.enter_context(held_range(LOOPBACK, replicas * len(PORTS)))
+            firsts = every[::replicas]
+            ports = [f"{first}-{first + replicas - 1}" for first in firsts]
+        else:
+            ports = [str(port) for port in held.enter_context(held_ports(server.address, wanted))]
+        variables = {_VARIABLES[name]: port for name, port in zip(PORTS, ports, strict=True)}
         if slot is not None and project.frontend is not None:
             own = held_ports(project.frontend.address, {"port": project.frontend.port}, FRONTEND)
             [port] = held.enter_context(own)

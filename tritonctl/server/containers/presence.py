@@ -114,11 +114,14 @@ def _container(record: Mapping[str, Any]) -> Container:
 
 
 def published_port(record: Mapping[str, Any], inside: int) -> int:
-    """Of the host: as it is now; one that was asked for stays while the container does not run."""
+    """Of the host: as it is now; one that was asked for stays while the container does not run.
+
+    0 while Docker has not chosen it, also out of a range.
+    """
     for known in (record["NetworkSettings"]["Ports"], record["HostConfig"]["PortBindings"]):
         for binding in (known or {}).get(f"{inside}/tcp") or ():
-            if port := int(binding["HostPort"] or 0):
-                return port
+            if (port := binding["HostPort"]).isdecimal() and int(port):
+                return int(port)
     return 0
 
 

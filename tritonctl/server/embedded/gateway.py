@@ -58,6 +58,7 @@ from tritonctl.server.gateway.shares import (
     routes_text,
 )
 from tritonctl.server.ports import held_ports
+from tritonctl.server.presence import current_servers
 from tritonctl.server.security.certificate_checks import check_gateway
 from tritonctl.server.slots import Slot, stable_slot
 from tritonctl.server.state import EmbeddedServer, Server
@@ -143,12 +144,8 @@ class GatewayFiles:
 
 
 def is_wanted(project: Project) -> bool:
-    """Whether there is a gateway on this host, before embedded servers or before containers.
-
-    Of several replicas Docker chooses the ports, anew whenever one is started again.
-    """
-    alone = project.server.mode == "embedded" or project.docker.replicas == 1
-    return alone and project.rollout.user_header is not None
+    """Whether there is a gateway on this host, before embedded servers or before containers."""
+    return project.rollout.user_header is not None
 
 
 def refuse_open_gateway(project: Project) -> None:
@@ -314,17 +311,20 @@ def write_endpoints(project: Project, slot: Slot, server: Server | None) -> None
 
 
 def _group(project: Project, server: Server) -> Group:
-    """Where a server and its frontend are, from this host."""
-    upstream = Upstream(server.http_address, server.grpc_port, server.http_port)
+    """Where the servers of a deployment, or this one, and their frontend are, from this host."""
+    upstreams = tuple(
+        Upstream(each.http_address, each.grpc_port, each.http_port)
+        for each in current_servers(server)
+    )
     if isinstance(server, EmbeddedServer):
         process = server.frontend
-        upstream = replace(upstream, readiness_port=server.readiness_port)
-        return Group((upstream,), (process.address, process.port) if process else None)
+        own = tuple(replace(each, readiness_port=server.readiness_port) for each in upstreams)
+        return Group(own, (process.address, process.port) if process else None)
     api = api_of(project, server.deployment)
     if api is None:
-        return Group((upstream,))
+        return Group(upstreams)
     url = urlsplit(api.url)
-    return Group((upstream,), (str(url.hostname), int(url.port or 0)))
+    return Group(upstreams, (str(url.hostname), int(url.port or 0)))
 
 
 def wait_until_known(project: Project, slot: Slot, progress: Progress) -> None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Self
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, Sample, scrape
+from tritonctl.protocol.metrics import Metrics, added, scrape
 from tritonctl.server.kubernetes.forwarding import Forward, port_forward
 from tritonctl.server.kubernetes.installation import (
     METRICS_PORT,
@@ -20,8 +20,7 @@ from tritonctl.server.kubernetes.installation import (
 )
 from tritonctl.server.kubernetes.lasting import Lost
 
-_LOOK_SECONDS = 15.0  # between looks for pods that are new
-_OF_HOSTS = ("nv_cpu_", "nv_gpu_")  # several pods may see the same
+_LOOK_SECONDS = 15.0
 
 
 class PodMetrics:
@@ -105,16 +104,3 @@ class PodMetrics:
             return True
         self._looked = self._clock()
         return False
-
-
-def added(scrapes: Iterable[Metrics]) -> Metrics:
-    """One scrape with the sums of the same series of several; of hosts and GPUs, the fullest."""
-    sums: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-    for metrics in scrapes:
-        for sample in metrics:
-            key = (sample.name, frozenset(sample.labels.items()))
-            if sample.name.startswith(_OF_HOSTS):
-                sums[key] = max(sums.get(key, 0.0), sample.value)
-            else:
-                sums[key] = sums.get(key, 0.0) + sample.value
-    return Metrics(Sample(name, dict(labels), value) for (name, labels), value in sums.items())

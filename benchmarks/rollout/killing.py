@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from load import Load
-from rig import ENDED, Rig, at_of
+from rig import ENDED, Rig
 from tritonctl.rollout.journal import Phase, State
 from tritonctl.server.groups import Slot, gateway, group, stable_slot
 from tritonctl.server.state import EmbeddedServer
@@ -109,7 +109,8 @@ def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], 
         raise RuntimeError("the journal is gone")
     kept = candidate if after.phase is Phase.PROMOTED else None
     wanted = str(kept.number) if kept else number
-    over = at_of(rig.entries(), *ENDED) if after.ended else None
+    ends = [entry.at for entry in rig.entries() if entry.event in ENDED]
+    over = ends[-1] if ends else None
     wrong = [e for e in asked if over and e.sent > over + _GRACE and e.version not in ("", wanted)]
     longest = max((each.end - each.sent for each in asked if not each.failed), default=0.0)
     cells = (

@@ -50,10 +50,13 @@ OLD, NEW, NEWER = "d", "e", "f"  # tokens 70, 71, 72
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def write_version(folder: Path, letter: str) -> None:
-    """Have the engine answer with this letter once it is built and loaded."""
+def write_version(folder: Path, letter: str, *, for_all: bool = False) -> None:
+    """Have the engine answer with this letter once it is built and loaded.
+
+    for_all: also what comes without `random_seed`.
+    """
     token = 70 + "def".index(letter)
-    scripts = [{"ids": [token], "repeat": True, "step_ms": STEP_MS}]
+    scripts = [{"ids": [token], "repeat": True, "step_ms": STEP_MS, "for_all": for_all}]
     (folder / MODEL / "scripts.json").write_text(json.dumps(scripts), encoding="utf-8")
 
 

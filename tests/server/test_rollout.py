@@ -70,7 +70,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = load_project(file)
     for letter in (OLD, NEW, None):
         if letter is not None:
-            write_version(project.root, letter)
+            write_version(project.root, letter, for_all=True)
         else:
             failing = [{"ids": [70], "error": "wrong weights"}]
             (folder / MODEL / "scripts.json").write_text(json.dumps(failing), encoding="utf-8")

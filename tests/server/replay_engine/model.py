@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Python model: scripted token ids through the real decoder loop.
 
-`random_seed` n replays entry n of 1/engine/scripts.json; without it the prompt's own ids come back.
+`random_seed` n replays entry n of 1/engine/scripts.json; without it the prompt's own ids come back,
+unless the first entry is for all.
 An entry (all but `ids` optional):
 
     ids       the token ids; `max_tokens` cuts them and makes the finish reason `length`
@@ -9,6 +10,7 @@ An entry (all but `ids` optional):
     repeat    true: start over at the end of `ids`, up to `max_tokens`
     step_ms   how long each step takes; the slowest live stream sets the pace
     error     after the ids the stream fails with this message
+    for_all   true, of the first entry: it also answers what comes without `random_seed`
 """
 
 import json
@@ -76,6 +78,8 @@ class ReplayEngine:
         seed = request.sampling.seed
         if seed is not None and seed >= len(self._scripts):
             raise RequestError(f"random_seed is {seed}: there are {len(self._scripts)} scripts.")
+        if seed is None and self._scripts and self._scripts[0].get("for_all"):
+            seed = 0
         prompt = request.token_ids[: request.num_input_tokens]
         script = {"ids": prompt.tolist()} if seed is None else self._scripts[seed]
         self._live[stream_id] = _Playing.of(script, request.sampling.max_tokens, request.resumed)

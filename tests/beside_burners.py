@@ -28,7 +28,7 @@ BURN = "while True: pass"
 MEASURED_SECONDS = 2.0
 # Of the tiers with engines, servers and containers, a pass would take an hour.
 CHOSEN = "timed and not (engine or server or browser or docker or exhaustive)"
-PYTEST = ("-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup", "-m", CHOSEN)
+PYTEST = ("-m", "pytest", "-q", "-n", "6", "--dist", "loadgroup", "-m", CHOSEN)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from tritonctl.loadtest.analysis.summarise import summarise
 from tritonctl.loadtest.analysis.summary import MET, MISSED, Summary
 from tritonctl.loadtest.run.capacity import CapacityRun
 from tritonctl.loadtest.run.execution import LoadRun
+from tritonctl.loadtest.run.jobs import Target
 from tritonctl.server.health import Health
 from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
 from tritonctl.tuning.outcome import Outcome as SearchOutcome
@@ -170,7 +171,8 @@ def _loaded(
     scenario = SimpleNamespace(protocol="grpc")
     monkeypatch.setattr("tritonctl.loadtest.run.plan.chosen_scenario", lambda *_: ("s", scenario))
     monkeypatch.setattr("tritonctl.loadtest.run.plan.Overrides.applied", lambda _, it: it)
-    monkeypatch.setattr("tritonctl.loadtest.run.jobs.target_of", lambda *_: None)
+    target = Target("127.0.0.1:8001")
+    monkeypatch.setattr("tritonctl.loadtest.run.jobs.target_of", lambda *_: target)
     monkeypatch.setattr("tritonctl.loadtest.run.jobs.load_job", lambda *_, **__: None)
     monkeypatch.setattr("tritonctl.loadtest.run.execution.run_load", lambda *_: done)
 

@@ -72,7 +72,7 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 	tests/docker/install.sh
 	$(BIN)/pytest tests/docker -m docker -rs --durations=10
 
-test-kubernetes: setup ## a real cluster of one machine: the chart, drains, faults, an HPA; root and cgroup v1
+test-kubernetes: setup ## a real cluster of two nodes: the chart, drains, faults, an HPA; root and cgroup v1
 	tests/docker/install.sh
 	$(BIN)/pytest tests/kubernetes/cluster -m kubernetes -n 0 -p no:randomly -rs --durations=20
 

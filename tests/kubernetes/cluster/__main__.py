@@ -12,6 +12,7 @@ cluster = Cluster(making.folder() / "kept")
 if sys.argv[1:] == ["up"]:
     if not cluster.is_up():
         cluster.start()
+        cluster.until_ready()
     sys.stdout.write(f"export KUBECONFIG={cluster.kubeconfig}\n")
 elif sys.argv[1:] == ["down"]:
     cluster.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from tests.docker import machine
 from tests.docker.deployments import compose, rendered, succeeded
 from tests.engine_cache import build_cached
 from tests.kubernetes.cluster import making
-from tests.kubernetes.cluster.installation import Installation
+from tests.kubernetes.cluster.installation import PAIRS, Installation
+from tests.kubernetes.cluster.machines import SECOND, wait_until
 from tests.kubernetes.cluster.running import Cluster
 from tritonctl.host.files import if_free
 from tritonctl.project.file import load_project
+from tritonctl.server.security.certificates import make_certificates
 
 NAMESPACE = "tritonctl-test"
 SERVICES = ("triton", "envoy", "frontend")
@@ -32,7 +35,10 @@ SERVICES = ("triton", "envoy", "frontend")
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The one that `python -m tests.kubernetes.cluster up` has left, else one of this run's own."""
+    """The one that `python -m tests.kubernetes.cluster up` has left, else one of this run's own.
+
+    It starts while the project is built.
+    """
     kept = Cluster(making.folder() / "kept")
     if kept.is_up():
         yield kept
@@ -45,7 +51,6 @@ def cluster() -> Iterator[Cluster]:
         except MissingError as missing:
             pytest.skip(f"NO CLUSTER: Kubernetes is not tested here: {missing}")
         ours = Cluster(making.folder() / "run")
-        ours.stop()  # of a run that was killed
         try:
             ours.start()
             yield ours
@@ -55,15 +60,21 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The speller with gateway and frontend, and two releases of it."""
+    """The speller with gateway and frontend, two tenants, and two releases of it."""
     folder = tmp_path_factory.mktemp("cluster") / "speller"
-    folder.mkdir()
+    make_certificates(folder / "certs")
+    (folder / "keys").mkdir()
+    for name in ("alice", "bob", "token"):
+        (folder / "keys" / name).write_text(secrets.token_hex(16), encoding="ascii")
     model = speller_model()
     data = {
         "schema": "tritonctl/v1",
         "models": {"speller": model},
         "server": {"grpc_port": 0, "http_port": 0, "metrics_port": 0, "exit_timeout_seconds": 60},
-        "gateway": {},
+        "gateway": {
+            "tls": {"certificate": "certs/server.crt", "key": "certs/server.key"},
+            "tenants": {name: {"api_key_file": f"keys/{name}"} for name in ("alice", "bob")},
+        },
         "frontend": {},
         "docker": {"base_image": machine.BASE_IMAGE},
     }
@@ -79,22 +90,37 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installation(cluster: Cluster, project: Path) -> Iterator[Installation]:
-    """The first release, served by one pod of each kind, as `helm install` leaves it."""
+    """Of the first release, for `have`; all of it goes to the first node."""
+    cluster.until_ready()
     succeeded(project, "deploy", "kubernetes", "--release", "1")
     chart = project / "deploy" / "chart"
     values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
     _have_images(cluster, project, [values["images"][n] for n in ("triton", "gateway", "frontend")])
-    made = Installation(cluster, NAMESPACE, chart)
+    made = Installation(cluster, NAMESPACE, project, chart)
     made.remove()
     _bring_releases(cluster, project / "releases")
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    made.bring_secret()
+    given = {"default-token", "kube-root-ca.crt"}  # by Kubernetes, a little later
+    wait_until(lambda: all(each in str(made.everything()) for each in given), 30)
+    made.before = made.everything()
+    cluster.kubectl("cordon", SECOND)
     yield made
     made.remove()
+    cluster.kubectl("uncordon", SECOND)
 
 
 @pytest.fixture
 def served(installation: Installation, request: pytest.FixtureRequest) -> Installation:
-    """As above, for one test: the first release, every pod ready."""
-    installation.restore()
+    """For one test: one pod of each part, ready."""
+    installation.have()
+    return installation
+
+
+@pytest.fixture
+def pairs(installation: Installation, request: pytest.FixtureRequest) -> Installation:
+    """For one test: two pods of each part, ready."""
+    installation.have(PAIRS)
     return installation
 
 
@@ -127,7 +153,7 @@ def _have_images(cluster: Cluster, project: Path, names: list[str]) -> None:
 
 
 def _bring_releases(cluster: Cluster, releases: Path) -> None:
-    """Into the folder of the machine that stands for a volume, which the claim gets."""
+    """Into the folder of the machines that stands for a volume, which the claim gets."""
     folder = cluster.state / "volumes" / NAMESPACE
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(releases, folder, symlinks=True)

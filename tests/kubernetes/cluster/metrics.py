@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from tests.kubernetes.cluster.running import ADDRESS, PROGRAMS, Cluster
+from tests.kubernetes.cluster.machines import ADDRESS, PROGRAMS
+from tests.kubernetes.cluster.running import Cluster
 from tests.prometheus_server import Prometheus
 
 ADAPTER_PORT, PROMETHEUS_PORT = 4443, 9090
@@ -126,7 +127,7 @@ def discovering(cluster: Cluster, namespace: str, targets: Path) -> Iterator[Non
 
     def follow() -> None:
         while not stop.wait(1):
-            pods = cluster.read("pods", "--namespace", namespace)["items"]
+            pods = cluster.read(namespace, "pods")["items"]
             staged = targets.with_suffix(".staged")
             staged.write_text(json.dumps(discovered(pods)), encoding="utf-8")
             staged.replace(targets)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of one machine, in namespaces of its own, and what it is reached with."""
+"""A cluster of two machines, in namespaces of their own, and what it is reached with."""
 
 from __future__ import annotations
 
@@ -8,26 +8,35 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.kubernetes.cluster import making
+from tests.kubernetes.cluster.machines import (
+    ADDRESS,
+    PLACES,
+    PROGRAMS,
+    SECOND,
+    Machine,
+    wait_until,
+)
 from tritonctl.host.environments import ensure, environment_python
 from tritonctl.host.progress import Silent
 from tritonctl.server.kubernetes.manifests import HELM
 
-PROGRAMS = Path(__file__).parent
-NODE = "node1"
-ADDRESS, API_PORT, DNS_PORT = "10.200.0.1", 6443, 10053
+API_PORT, DNS_PORT = 6443, 10053
 PATIENCE_SECONDS = 120.0
-_NAMESPACES = ("--pid", "--fork", "--kill-child", "--net", "--mount", "--uts", "--ipc")
+_GROUPS = {"deployments": "apis/apps/v1", "pods": "api/v1", "services": "api/v1"}
 _DNS = f"""
 apiVersion: v1
 kind: Service
@@ -52,90 +61,69 @@ class Cluster:
         self.state = state
         self.kubeconfig = state / "kubeconfig"
         self.kubectl_program = shutil.which("kubectl") or str(making.debian() / "usr/bin/kubectl")
-
-    @property
-    def init(self) -> int:
-        """The process that is the machine; who kills it ends the cluster."""
-        return int((self.state / "init").read_text(encoding="ascii"))
+        self.machines = [Machine(name, state) for name in PLACES]
+        self._first = self.machines[0]
 
     def is_up(self) -> bool:
-        """Whether that process is still there, and the one that it was."""
-        with suppress(OSError, ValueError):
-            words = Path(f"/proc/{self.init}/cmdline").read_bytes().split(b"\0")
-            return b"/k/daemons.sh" in words
-        return False
-
-    def inside(self, *command: str, everything: bool = False) -> list[str]:
-        """The command that runs one in the machine's network, or as one of its processes."""
-        return [
-            making.program("nsenter"), "--target", str(self.init),
-            *(["--all"] if everything else ["--net"]), *command,
-        ]  # fmt: skip
+        """Whether its machines are."""
+        return all(machine.is_up() for machine in self.machines)
 
     def start(self) -> None:
-        """Until its node is ready. Raises RuntimeError with the end of the log that tells."""
+        """Its machines; who wants to use it waits `until_ready`."""
+        self.stop()  # what was left of one
         shutil.rmtree(self.state, ignore_errors=True)
-        self.state.mkdir(parents=True)
-        debian = making.debian()
-        for name in ("var/lib/kubelet", "var/lib/cni"):
-            shutil.rmtree(debian / name, ignore_errors=True)
-        for name in ("node.sh", "daemons.sh"):
-            shutil.copy(PROGRAMS / name, self.state)
-        shutil.copy(debian / making.BINARIES / "pause.tar", self.state)
-        command = [making.program("unshare"), *_NAMESPACES, "bash", str(self.state / "node.sh")]
-        with (self.state / "node.log").open("wb") as log:
-            holder = subprocess.Popen(
-                [*command, str(debian), str(self.state)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=os.environ | {"CGROUP": self._cgroup},
-            )
-        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
-        wait_until(lambda: bool(children.read_text(encoding="ascii").split()), 5)
-        [init] = children.read_text(encoding="ascii").split()
-        (self.state / "init").write_text(init, encoding="ascii")
-        wait_until(self.is_up, 30, self.told)
-        wait_until((self.state / "pki/node.conf").is_file, 30, self.told)
-        self._connect()
-        wait_until(self._ready, PATIENCE_SECONDS, self.told)
-        self._serve_names()
+        for machine in self.machines:  # the first one makes the keys of all
+            machine.start(self.told)
+            wait_until((self.state / f"pki/{SECOND}.conf").is_file, 30, self.told)
+
+    def until_ready(self) -> None:
+        """Nodes and names. Raises RuntimeError with the ends of the logs that tell."""
+        if not self.kubeconfig.is_file():
+            self._connect()
+            wait_until(self._ready, PATIENCE_SECONDS, self.told)
+            self._serve_names()
 
     def stop(self) -> None:
         """End it and everything in it."""
         for name in ("api.pid", "dns.pid"):
             with suppress(OSError, ValueError):
                 os.kill(int((self.state / name).read_text(encoding="ascii")), signal.SIGKILL)
-        if self.is_up():
-            os.kill(self.init, signal.SIGKILL)
-            wait_until(lambda: not self.is_up(), 30)
-        for each in Path("/sys/fs/cgroup").glob(f"*/{self._cgroup}"):
-            for folder, _, _ in os.walk(each, topdown=False):
-                with suppress(OSError):  # whose last process is still being taken down
-                    Path(folder).rmdir()
+        for machine in self.machines:
+            machine.stop()
 
     def told(self) -> str:
         """The end of every log."""
-        logs = [self.state / "node.log", *sorted((self.state / "log").glob("*.log"))]
+        logs = [*self.state.glob("*/node.log"), *sorted((self.state / "log").glob("*.log"))]
         tails = (log.read_text(encoding="utf-8", errors="replace")[-1500:] for log in logs)
         return "\n".join(f"--- {log.name}\n{tail}" for log, tail in zip(logs, tails, strict=True))
 
     def kubectl(self, *arguments: str, given: str | None = None, seconds: float = 120) -> str:
         """What it prints. Raises CalledProcessError with what it says instead."""
-        command = [self.kubectl_program, f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(
-            command, input=given, capture_output=True, text=True, check=False, timeout=seconds
-        )
+        done = self.asked(*arguments, given=given, seconds=seconds)
         if done.returncode:
-            error = subprocess.CalledProcessError(done.returncode, command, done.stdout)
+            error = subprocess.CalledProcessError(done.returncode, done.args, done.stdout)
             error.add_note(done.stderr)
             raise error
         return done.stdout
 
-    def read(self, *arguments: str) -> Any:
-        """`kubectl get ARGUMENTS` as a record."""
-        return json.loads(self.kubectl("get", "-o", "json", *arguments))
+    def asked(
+        self, *arguments: str, given: str | None = None, seconds: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """`kubectl ARGUMENTS`."""
+        command = [self.kubectl_program, f"--kubeconfig={self.kubeconfig}", *arguments]
+        return subprocess.run(
+            command, input=given, capture_output=True, text=True, check=False, timeout=seconds
+        )
+
+    def read(self, namespace: str, kind: str, name: str = "", **query: str) -> Any:
+        """Objects of a kind, or one, as the API has them: kubectl needs a tenth of a second."""
+        place = f"{_GROUPS[kind]}/namespaces/{namespace}/{kind}{name and f'/{name}'}"
+        request = urllib.request.Request(  # noqa: S310 - ours
+            f"{self._server}/{place}?{urllib.parse.urlencode(query)}",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:  # noqa: S310
+            return json.load(answer)
 
     def helm(self, namespace: str, action: str, **arguments: Any) -> Any:
         """One action of Helm's. Raises HelmError."""
@@ -153,21 +141,17 @@ class Cluster:
         return answer["result"]
 
     def import_images(self, archive: Path) -> None:
-        """Of `docker save`, under the names that they have there."""
-        with archive.open("rb") as content:
-            command = self.inside("ctr", "--namespace=k8s.io", "images", "import", "-")
-            self._as_machine(command, content)
+        """Of `docker save`, under the names that they have there, on every machine."""
+        for machine in self.machines:
+            with archive.open("rb") as content:
+                machine.run(*_images("import", "-"), everything=True, content=content)
 
     def images(self) -> set[str]:
-        """The names of those that it has."""
-        command = self.inside("ctr", "--namespace=k8s.io", "images", "list", "--quiet")
-        return set(self._as_machine(command).split())
-
-    def kill(self, container: str, how: str = "SIGKILL") -> None:
-        """A signal for the first process of a container, as its status names it."""
-        name = container.removeprefix("containerd://")
-        command = self.inside("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal", how, name)
-        self._as_machine(command)
+        """The names of those that every machine has."""
+        found = (
+            machine.run(*_images("list", "--quiet"), everything=True) for machine in self.machines
+        )
+        return set.intersection(*(set(names.split()) for names in found))
 
     @contextmanager
     def reaching(self, address: str, port: int) -> Iterator[str]:
@@ -184,7 +168,7 @@ class Cluster:
         """A program of this machine in the cluster's network."""
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self.inside(*command), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self._first.inside(*command), stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         try:
             yield process
@@ -192,28 +176,27 @@ class Cluster:
             process.kill()
             process.wait()
 
-    @property
+    @cached_property
     def token(self) -> str:
         """Of who may everything."""
         config = yaml.safe_load((self.state / "pki/admin.conf").read_text(encoding="utf-8"))
         token: str = config["users"][0]["user"]["token"]
         return token
 
-    @property
-    def _cgroup(self) -> str:
-        return f"tritonctl-{self.state.name}"
+    @cached_property
+    def _server(self) -> str:
+        config = yaml.safe_load(self.kubeconfig.read_text(encoding="utf-8"))
+        server: str = config["clusters"][0]["cluster"]["server"]
+        return server
 
-    def _as_machine(self, command: list[str], content: Any = subprocess.DEVNULL) -> str:
-        command[3:4] = ["--all"]
-        done = subprocess.run(command, stdin=content, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
-        return done.stdout
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.state / "pki/ca.crt")
 
     def _forward(self, address: str, port: int, log: Any = None) -> tuple[Any, int]:
         """A listening socket stays where it was made; what it leads to is asked from inside."""
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
-            command = self.inside(
+            command = self._first.inside(
                 sys.executable, str(PROGRAMS / "forward.py"),
                 str(listening.fileno()), address, str(port),
             )  # fmt: skip
@@ -241,7 +224,8 @@ class Cluster:
 
     def _ready(self) -> bool:
         with suppress(subprocess.SubprocessError):
-            return " Ready " in self.kubectl("get", "nodes", "--no-headers", seconds=10)
+            nodes = self.kubectl("get", "nodes", "--no-headers", seconds=10)
+            return nodes.count(" Ready ") == len(self.machines)
         return False
 
     def _serve_names(self) -> None:
@@ -251,7 +235,7 @@ class Cluster:
         program = [sys.executable, str(PROGRAMS / "dns.py"), f"https://{ADDRESS}:{API_PORT}"]
         with (self.state / "log/dns.log").open("wb") as log:
             process = subprocess.Popen(
-                self.inside(*program, str(token), ADDRESS, str(DNS_PORT)),
+                self._first.inside(*program, str(token), ADDRESS, str(DNS_PORT)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -261,12 +245,5 @@ class Cluster:
         self.kubectl("apply", "--filename=-", given=_DNS)
 
 
-def wait_until(
-    condition: Callable[[], object], seconds: float, told: Callable[[], str] | None = None
-) -> None:
-    """Raise RuntimeError where it does not come true, with what `told` says."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within {seconds:g} s: {told() if told else condition}")
-        time.sleep(0.2)
+def _images(*arguments: str) -> list[str]:
+    return ["ctr", "--namespace=k8s.io", "images", *arguments]

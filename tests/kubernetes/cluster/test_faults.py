@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults on a real cluster: what dies, what is wrong, what is forbidden, what is left behind."""
+"""Faults on a real cluster: what dies, what is wrong, what stands still."""
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.kubernetes.cluster.installation import NAME, Installation
-from tests.kubernetes.cluster.running import wait_until
+from tests.kubernetes.cluster.installation import PAIRS, Installation, Values
+from tests.kubernetes.cluster.machines import wait_until
 from tests.kubernetes.cluster.test_drains import ANSWER, PROMPT, release_of
-from tritonctl.protocol.client import TritonClient
 
 pytestmark = pytest.mark.kubernetes
 
@@ -31,56 +29,58 @@ SERVER, STUB = "tritonserver", "triton_python_b"
 
 def answer(served: Installation) -> str:
     """What a client gets through Envoy."""
-    with served.gateway() as address, TritonClient(address) as client:
+    with served.gateway() as address, served.client(address) as client:
         return client.generate("speller", PROMPT).text
 
 
 @pytest.mark.parametrize("name", [SERVER, STUB], ids=["server", "stub"])
-def test_what_is_killed_comes_back(served: Installation, tell: Tell, name: str) -> None:
+def test_what_is_killed_comes_back(pairs: Installation, tell: Tell, name: str) -> None:
     """SIGKILL in one of two pods: clients that may resume get whole texts; a restart is counted."""
-    served.helm("upgrade", {"triton": {"replicas": 2}})
-    served.until_ready()
-    pod = served.pods("triton")[0]["metadata"]["name"]
-    with served.streams(CLIENTS, resuming=True) as counted:
+    pod = pairs.names("triton")[0]
+    before = pairs.restarts()[pod]
+    with pairs.streams(CLIENTS, resuming=True) as counted:
         began = time.monotonic()
-        assert served.python(pod, SIGNAL.format(name=name, signal="SIGKILL")).returncode in (0, 137)
-        wait_until(lambda: served.restarts().get(pod), 120)
-        served.until_ready()
+        assert pairs.python(pod, SIGNAL.format(name=name, signal="SIGKILL")).returncode in (0, 137)
+        wait_until(lambda: pairs.restarts()[pod] > before, 120)
+        pairs.until_ready()
         seconds = time.monotonic() - began
-    restarts = served.restarts()[pod]
+    # More than one where the machine is so busy that Triton loses a lock of its own.
+    restarts = pairs.restarts()[pod] - before
     tell(f"SIGKILL of {name}: ready after {seconds:.0f} s, {restarts} restarts, {counted}")
-    assert restarts >= 1  # more where the machine is so busy that Triton loses a lock of its own
     assert (counted.lost, counted.refused) == ([], [])
-    assert answer(served) == ANSWER
+    assert answer(pairs) == ANSWER
 
 
-@pytest.mark.parametrize("wrong", ["image", "digest", "release"])
-def test_a_bad_release_takes_nothing_down(
-    served: Installation, project: Path, tell: Tell, wrong: str
-) -> None:
+def test_a_bad_release_takes_nothing_down(pairs: Installation, project: Path, tell: Tell) -> None:
     """The pods before it serve on, its own says what is wrong, `helm rollback` ends it."""
     name, _, digest = release_of(project, "2").partition("@sha256:")
-    values: dict[str, dict[str, Any]] = {
-        "image": {"images": {"triton": "tritonctl/triton-cpu:absent"}},
-        "digest": {"release": f"{name}@sha256:{'0' * len(digest)}"},
-        "release": {"release": f"9-000000000000@sha256:{digest}"},
+    wrong: dict[str, tuple[Values, str]] = {
+        "image": ({"images": {"triton": "tritonctl/triton-cpu:absent"}}, "ErrImagePull"),
+        "digest": ({"release": f"{name}@sha256:{'0' * len(digest)}"}, "another release's"),
+        "release": ({"release": f"9-000000000000@sha256:{digest}"}, "there is no release"),
     }
-    told = {
-        "image": "ErrImagePull",
-        "digest": "another release's",
-        "release": "there is no release",
-    }
-    before = {pod["metadata"]["name"] for pod in served.pods("triton")}
-    with served.streams(CLIENTS) as counted:
-        served.helm("upgrade", values[wrong])
-        wait_until(lambda: told[wrong] in said(served, before), 120)
-        began = time.monotonic()
-        served.cluster.helm(served.namespace, "rollback", name=NAME)
-        served.until_ready()
+    before = set(pairs.names("triton"))
+    revision = pairs.revision
+    with pairs.streams(CLIENTS) as counted:
+        try:
+            for what, (values, words) in wrong.items():
+                began = time.monotonic()
+                pairs.helm("upgrade", {**PAIRS, **values})
+                wait_until(partial(says, pairs, before, words), 120)
+                tell(f"a wrong {what}: told after {time.monotonic() - began:.0f} s")
+        finally:
+            began = time.monotonic()
+            pairs.rollback(revision)
+        pairs.until_ready()
         seconds = time.monotonic() - began
-    tell(f"a wrong {wrong}: rolled back in {seconds:.0f} s, {counted}")
+    tell(f"rolled back in {seconds:.0f} s, {counted}")
     assert (counted.lost, counted.refused) == ([], [])
-    assert {pod["metadata"]["name"] for pod in served.pods("triton")} == before
+    assert set(pairs.names("triton")) == before
+
+
+def says(served: Installation, before: set[str], words: str) -> bool:
+    """Whether a new pod of Triton does."""
+    return words in said(served, before)
 
 
 def said(served: Installation, before: set[str]) -> str:
@@ -97,24 +97,24 @@ def said(served: Installation, before: set[str]) -> str:
     return " ".join(words)
 
 
-def test_a_server_that_stands_still_is_not_restarted(served: Installation, tell: Tell) -> None:
+def test_a_server_that_stands_still_is_not_restarted(pairs: Installation, tell: Tell) -> None:
     """For some seconds: it is no longer ready, nothing restarts it, it is ready again."""
-    pod = served.pods("triton")[0]["metadata"]["name"]
-    before = served.restarts()[pod]
+    pod = pairs.names("triton")[0]
+    before = pairs.restarts()[pod]
     began = time.monotonic()
-    assert served.python(pod, SIGNAL.format(name=SERVER, signal="SIGSTOP")).returncode == 0
+    assert pairs.python(pod, SIGNAL.format(name=SERVER, signal="SIGSTOP")).returncode == 0
     try:
-        wait_until(lambda: not ready(served, pod), 60)
+        wait_until(lambda: not ready(pairs, pod), 60)
         unready = time.monotonic() - began
     finally:
-        assert served.python(pod, SIGNAL.format(name=SERVER, signal="SIGCONT")).returncode == 0
+        assert pairs.python(pod, SIGNAL.format(name=SERVER, signal="SIGCONT")).returncode == 0
     began = time.monotonic()
-    wait_until(lambda: ready(served, pod), 60)
+    wait_until(lambda: ready(pairs, pod), 60)
     tell(f"stopped: not ready after {unready:.0f} s, ready {time.monotonic() - began:.0f} s after")
     # But for a lock that Triton loses of itself: failure-behaviour.md.
-    lost_lock = "lock_exception" in said(served, set())
-    assert served.restarts()[pod] == before or lost_lock
-    wait_until(lambda: answer(served) == ANSWER, 30)
+    lost_lock = "lock_exception" in said(pairs, set())
+    assert pairs.restarts()[pod] == before or lost_lock
+    wait_until(lambda: answer(pairs) == ANSWER, 30)
 
 
 def ready(served: Installation, name: str) -> bool:
@@ -122,31 +122,3 @@ def ready(served: Installation, name: str) -> bool:
     [pod] = [each for each in served.pods() if each["metadata"]["name"] == name]
     conditions = {each["type"]: each["status"] for each in pod["status"]["conditions"]}
     return bool(conditions["Ready"] == "True")
-
-
-def test_a_pod_may_not_write(served: Installation) -> None:
-    """Nor anything else: no root, no capability, no token of the cluster; /tmp alone is its own."""
-    pod = served.pods("triton")[0]["metadata"]["name"]
-    status = served.python(pod, "print(open('/proc/1/status').read())").stdout
-    for line in ("CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "Uid:\t1000"):
-        assert line in status
-    for place in ("/models/new", "/new", "/opt/new", "/etc/new"):
-        assert "Read-only file system" in served.python(pod, f"open({place!r}, 'w')").stderr, place
-    assert served.python(pod, "open('/tmp/new', 'w')").returncode == 0
-    has_account = "import os; print(os.path.exists('/var/run/secrets/kubernetes.io'))"
-    assert served.python(pod, has_account).stdout == "False\n"
-
-
-def test_uninstalling_leaves_the_releases_alone(served: Installation) -> None:
-    """Nothing of the chart stays but the claim, which holds what pods served."""
-    served.cluster.helm(served.namespace, "uninstall", name=NAME)
-    kinds = "all,configmap,secret,serviceaccount,networkpolicy,poddisruptionbudget,hpa,pvc"
-
-    def left() -> list[str]:
-        labels = f"--selector=app.kubernetes.io/instance={NAME}"
-        return served.kubectl("get", kinds, labels, "--output=name").split()
-
-    wait_until(lambda: len(left()) == 1, 120, lambda: str(left()))
-    assert left() == [f"persistentvolumeclaim/{NAME}-releases"]
-    with pytest.raises(subprocess.CalledProcessError):
-        served.kubectl("get", f"service/{NAME}")

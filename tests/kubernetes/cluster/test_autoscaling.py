@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.kubernetes.cluster.installation import NAME, Installation
+from tests.kubernetes.cluster.machines import wait_until
 from tests.kubernetes.cluster.metrics import metrics
-from tests.kubernetes.cluster.running import wait_until
 from tests.kubernetes.cluster.test_drains import Tell
 from tests.prometheus_server import installed
 from tritonctl.host.progress import Silent
@@ -83,9 +83,7 @@ def hasten(served: Installation) -> None:
 
 def served_by(served: Installation) -> int:
     """Servers that are ready, when there are as many as are wanted and none that ends."""
-    deployment = served.cluster.read(
-        "deployment", f"{NAME}-triton", "--namespace", served.namespace
-    )
+    deployment = served.cluster.read(served.namespace, "deployments", f"{NAME}-triton")
     wanted: int = deployment["spec"]["replicas"]
     ready = deployment["status"].get("readyReplicas", 0)
     return wanted if ready == wanted == len(served.pods("triton")) else 0

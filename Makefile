@@ -74,6 +74,7 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 
 test-kubernetes: setup ## a real cluster of two nodes: the chart, drains, faults, an HPA; root and cgroup v1
 	tests/docker/install.sh
+	$(BIN)/python -m tests.kubernetes.cluster make
 	$(BIN)/pytest tests/kubernetes/cluster -m kubernetes -n 0 -p no:randomly -rs --durations=20
 
 rules: setup ## docs/reference/check-rules/ from the rules themselves

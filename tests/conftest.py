@@ -115,7 +115,7 @@ def pytest_runtest_makereport(
 def timeout_of(item: pytest.Item) -> pytest.MarkDecorator:
     """Fixtures of real servers do not count: they may have to install what they need."""
     kinds = {mark.name for mark in item.iter_markers()}
-    if kinds & {"exhaustive", "engine", "docker", "gpu"} or at_full_size():
+    if kinds & {"exhaustive", "engine", "docker", "gpu", "kubernetes"} or at_full_size():
         return pytest.mark.timeout(900)
     if kinds & {"server", "browser"}:
         return pytest.mark.timeout(180, func_only=True)

@@ -87,7 +87,7 @@ class Installation:
         asked = {"chart": str(self.chart), "name": NAME, "values": wanted, **more}
         done = self.cluster.helm(self.namespace, action, **asked)
         if "dry_run" not in more:
-            self.revision = done["version"]
+            self.revision += 1
             self._given[self.revision] = wanted
         return done
 

@@ -35,7 +35,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.server.kubernetes.manifests import HELM
 
 API_PORT, DNS_PORT = 6443, 10053
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 _GROUPS = {"deployments": "apis/apps/v1", "pods": "api/v1", "services": "api/v1"}
 _DNS = f"""
 apiVersion: v1
@@ -80,7 +80,8 @@ class Cluster:
         """Nodes and names. Raises RuntimeError with the ends of the logs that tell."""
         if not self.kubeconfig.is_file():
             self._connect()
-            wait_until(self._ready, PATIENCE_SECONDS, self.told)
+        wait_until(self._ready, PATIENCE_SECONDS, self.told)
+        if not (self.state / "dns.pid").is_file():
             self._serve_names()
 
     def stop(self) -> None:
@@ -225,7 +226,7 @@ class Cluster:
     def _ready(self) -> bool:
         with suppress(subprocess.SubprocessError):
             nodes = self.kubectl("get", "nodes", "--no-headers", seconds=10)
-            return nodes.count(" Ready ") == len(self.machines)
+            return nodes.count(" Ready") == len(self.machines)  # also where one is cordoned
         return False
 
     def _serve_names(self) -> None:

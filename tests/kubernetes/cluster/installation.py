@@ -175,13 +175,14 @@ class Installation:
         }
 
     def drain(self, node: str) -> str:
-        """`kubectl drain` of a node, of our pods; what it says. Raises CalledProcessError."""
+        """`kubectl drain` of a node, of our pods; what it says. Raises RuntimeError with that."""
         # It speaks of other people's pods, too, where the cluster is kept for several.
         ours = f"--pod-selector=app.kubernetes.io/instance={NAME}"
         done = self.cluster.asked(
             "drain", node, ours, "--delete-emptydir-data", "--timeout=240s", seconds=300
         )
-        done.check_returncode()
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
         return done.stdout + done.stderr
 
     def execute(self, pod: str, *command: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -143,9 +144,13 @@ class Cluster:
 
     def import_images(self, archive: Path) -> None:
         """Of `docker save`, under the names that they have there, on every machine."""
-        for machine in self.machines:
+
+        def bring(machine: Machine) -> None:
             with archive.open("rb") as content:
                 machine.run(*_images("import", "-"), everything=True, content=content)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(bring, self.machines))
 
     def images(self) -> set[str]:
         """The names of those that every machine has."""

@@ -29,10 +29,10 @@ class Tolerated(Strict):
         "the 0.5 of equals; where times vary by a third, 1 % longer is about 0.01",
     )
     slow_phases: NotNegative = Field(
-        0.4,
+        0.0,
         description="of a version by itself, for up to some minutes: by how much longer or shorter "
-        "its times are meanwhile, in standard deviations of the times of one second; 0: servers "
-        "that nothing disturbs by themselves, and a slower one is found sooner",
+        "its times are meanwhile, in standard deviations of the times of one second; 0.4 where "
+        "something disturbs one server at a time: a slower release is then found minutes later",
     )
     failures: AboveZeroShare = Field(
         0.01, description="share of requests that fail once stable has none to compare with"

@@ -180,7 +180,8 @@ def test_a_task_without_tokens() -> None:
 def test_fewer_tokens_a_second() -> None:
     """Pauses of a second, in one of forty times between tokens: hardly a time is longer."""
     draw = random.Random(3)  # noqa: S311 - a seeded experiment
-    judge = Judge(ROLLOUT, 0.0, times=("ttft", "itl"))
+    tolerated = ROLLOUT.tolerated.model_copy(update={"slow_phases": 0.4})
+    judge = Judge(ROLLOUT.model_copy(update={"tolerated": tolerated}), 0.0, times=("ttft", "itl"))
     versions, seconds = (Version(19), Version(2)), [0.0, 0.0]
     counted = [[0, 0], [0, 0]]
     for second in range(200):

@@ -22,6 +22,8 @@ What each Python model of a text graph publishes on Triton's metrics port (8002)
 own `nv_*` series; the label `model` names the model. Histograms are counters with a label `le`:
 `histogram_quantile` and `rate` work on them as usual. What Prometheus records of all this, and the
 alerts: [series, rules and alerts](monitoring.md). `tritonctl top` shows it live: [columns](top.md).
+The histograms have users' requests only; what the shadow of a rollout asks is in all other counters
+([why](../explanation/shadowing-a-release.md)).
 
 | metric | kind | is |
 |---|---|---|

@@ -113,6 +113,9 @@ class Traffic:
             self._counts[group] += np.bincount(places, minlength=len(BOUNDS) + 1)
             self._requests[group] += done + failed + late
             self._failures[group] += failed + late
+        # A question is two requests at stable, one at the candidate; engines leave its times out.
+        self._requests[0] += 2 * len(answers)
+        self._requests[1] += len(answers)
         self._memory += 1e6 * self.candidate.leak_mb * (self.share > 0)
         dead = self.candidate.dead_metrics and second > 5
         return Scrape(

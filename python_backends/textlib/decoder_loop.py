@@ -106,8 +106,8 @@ class DecoderLoop:
         self._stepper.start()
         self._sender.start()
 
-    def submit(self, request: GenerationRequest, sink: ResponseSink) -> int:
-        """Hand a request over and return its stream id.
+    def submit(self, request: GenerationRequest, sink: ResponseSink, *, timed: bool = True) -> int:
+        """Hand a request over and return its stream id. timed: its times count in the metrics.
 
         Raises EngineUnavailableError when the loop is closing or its engine is dead, RequestError
         for stop words that it cannot see; the sink is then not touched.
@@ -118,7 +118,7 @@ class DecoderLoop:
                 raise EngineUnavailableError(refusal)
             if refusal := self._admission.refusal(len(self._streams)):
                 raise QueueFullError(refusal)
-            stream = Stream(self._new_id(), request, sink, watch, self._table)
+            stream = Stream(self._new_id(), request, sink, watch, self._table, timed=timed)
             stream.began = stream.latest = self._clock()
             self._streams[stream.stream_id] = stream
             self._inbox.append(stream)
@@ -379,13 +379,13 @@ class DecoderLoop:
         self._departures.sending(stream, index)
         observe = self._metrics.next_response if index else self._metrics.first_response
         before, stream.latest = stream.latest, self._clock()
-        observe(stream.latest - before, tokens)
+        observe(stream.latest - before, tokens, timed=stream.timed)
 
     def _remove(self, stream: Stream) -> None:
         stream.queued = True  # nothing may follow a final response
         self._streams.pop(stream.stream_id, None)
         self._departures.leave(stream)
-        self._metrics.ended(stream.outcome_text, self._clock() - stream.began)
+        self._metrics.ended(stream.outcome_text, self._clock() - stream.began, timed=stream.timed)
         if isinstance(stream.outcome, TextPathError):
             self.errors.add(stream.outcome)
         self._room.notify()

@@ -48,7 +48,8 @@ class Stream:
     table: what ids decode to; the window holds only ids that the detokenizer needs to see again,
     and where the decoder is a chain, `reader` makes the text. gone: it has had its final response.
     receipt_page: key of the page its responses are acknowledged on, or 0. began: when it was
-    submitted. latest: the same or, later, when its latest response was taken.
+    submitted. latest: the same or, later, when its latest response was taken. timed: its times are
+    observed.
     """
 
     stream_id: int
@@ -64,6 +65,7 @@ class Stream:
     receipt_page: int = 0
     began: float = 0.0
     latest: float = 0.0
+    timed: bool = True
     responses: int = 0
     sent_ids: int = 0
     made: int = -1

@@ -12,6 +12,10 @@ Times are the engine's: from the submission to the first response handed to the 
 response to response, divided by the ids in it. A coalescing factor is
 `rate(tritonctl_output_tokens_total) / rate(tritonctl_responses_total)`.
 
+Of a request with the parameter `tritonctl_shadow`, a rollout's own question, no time is observed:
+what a user has asked before is answered sooner by the server whose prefix cache has it. All else
+of it counts.
+
 Triton counts a request that a Python model answers with an error as a success of that model, and
 twice as a failure of its ensemble: `tritonctl_errors_total` counts it once, with the reason.
 """
@@ -29,6 +33,7 @@ from textlib.errors import TextPathError
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
 
+SHADOW = "tritonctl_shadow"
 PUBLISH_SECONDS = 0.1
 HISTOGRAM_SECONDS = 0.5
 LET_OTHERS_SECONDS = 0.001
@@ -232,21 +237,22 @@ class EngineMetrics:
         """A stream has a place in the engine, so long after its submission."""
         self._queued += seconds
 
-    def first_response(self, seconds: float, tokens: int) -> None:
-        """The first response of a stream, so long after its submission."""
+    def first_response(self, seconds: float, tokens: int, *, timed: bool = True) -> None:
+        """The first response of a stream, so long after its submission. timed: for a user."""
         self._count(tokens)
-        self._ttft.observe(seconds)
+        if timed:
+            self._ttft.observe(seconds)
 
-    def next_response(self, seconds: float, tokens: int) -> None:
+    def next_response(self, seconds: float, tokens: int, *, timed: bool = True) -> None:
         """A later one, so long after the one before."""
         self._count(tokens)
-        if tokens:
+        if tokens and timed:
             self._itl.observe(seconds / tokens, tokens)
 
-    def ended(self, outcome: str, seconds: float) -> None:
+    def ended(self, outcome: str, seconds: float, *, timed: bool = True) -> None:
         """A request has had its final response, so long after its submission."""
         self._ended[outcome] += 1
-        if outcome in _WHOLE:
+        if outcome in _WHOLE and timed:
             self._e2e.observe(seconds)
 
     def look(self, streams: Iterable[Watched], now: float) -> None:

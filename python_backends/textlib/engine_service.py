@@ -16,7 +16,7 @@ from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.decoder_stream import ResponseSink
 from textlib.engine_contract import Engine, no_wait
-from textlib.engine_metrics import Gauges, Key, KvCache, MetricsThread
+from textlib.engine_metrics import SHADOW, Gauges, Key, KvCache, MetricsThread
 from textlib.errors import EngineFailedError, TextPathError
 from textlib.pace import Pace
 from textlib.parameters import ModelParameters
@@ -124,9 +124,10 @@ class EngineModel:
         try:
             tensors = given if prompts is None else with_prompt(given, prompts)
             generation = read_generation_request(tensors.get, self._service.limits)
+            parameters = request_parameters(request)
             if generation.resumed:
-                check_resumed(generation, self._table, request_parameters(request))
-            self._loop.submit(generation, sink)
+                check_resumed(generation, self._table, parameters)
+            self._loop.submit(generation, sink, timed=not parameters.get(SHADOW))
         except TextPathError as error:
             self._refuse(sink, error)
         except Exception as error:

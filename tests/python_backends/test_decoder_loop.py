@@ -248,8 +248,14 @@ def test_times_of_a_stream(start: Start) -> None:
     loop.submit(generation(count=5), sink)
     answered(sink)
     _until(lambda: not loop.live_streams)
+    untimed = RecordingSink()
+    engine.before_step = lambda: None
+    loop.submit(generation(count=5), untimed, timed=False)
+    answered(untimed)
+    _until(lambda: not loop.live_streams)
 
     totals, gauges = loop.measure()
+    assert totals["tritonctl_output_tokens_total", ()] == 10
     assert {name: totals[f"tritonctl_{name}", ()] for name in TIMES} == {
         "time_to_first_token_seconds_sum": 2.0,
         "time_to_first_token_seconds_count": 1,

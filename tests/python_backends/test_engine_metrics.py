@@ -87,6 +87,22 @@ def test_counters_of_one_stream() -> None:
     }
 
 
+def test_times_of_a_question_that_no_user_asked() -> None:
+    """Are in no histogram; all else of it counts."""
+    metrics = EngineMetrics()
+    before = metrics.totals()
+    metrics.accepted(7)
+    metrics.first_response(0.03, 1, timed=False)
+    metrics.next_response(0.04, 4, timed=False)
+    metrics.ended("stop", 0.07, timed=False)
+    assert {key: value for key, value in metrics.totals().items() if value != before[key]} == {
+        ("tritonctl_input_tokens_total", ()): 7,
+        ("tritonctl_output_tokens_total", ()): 5,
+        ("tritonctl_responses_total", ()): 2,
+        (REQUESTS, (("outcome", "stop"),)): 1,
+    }
+
+
 @dataclass
 class Streaming:
     """What is looked at of a stream."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -22,8 +23,10 @@ import tritonclient.grpc as grpcclient
 from tests.servers import Handle, wait_until
 from tritonctl.errors import ServerError
 from tritonctl.protocol.client import TritonClient
-from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.generation import SamplingParameters, generation_request
 from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.rollout.shadow.answers import Version
+from tritonctl.rollout.shadow.questions import prepared
 from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
@@ -298,3 +301,19 @@ def test_engine_metrics_add_up(server: Handle) -> None:
     blocks = scrape(state.metrics_url).samples("tritonctl_kv_blocks")
     assert {sample.labels["state"] for sample in blocks} == {"used", "free"}
     assert scrape(state.metrics_url).total("tritonctl_kv_blocks", state="used") == 0
+    before = scrape(state.metrics_url)
+    asyncio.run(asked_by_a_shadow(state))
+    wait_until(lambda: grown("requests_total", outcome="length") == 1, "the end is published")
+    assert grown("output_tokens_total") == 4
+    for times in ("time_to_first_token", "inter_token_latency", "request_duration"):
+        assert grown(f"{times}_seconds_count") == 0
+
+
+async def asked_by_a_shadow(state: Server) -> None:
+    """As a rollout asks, whose times are no user's."""
+    version = Version(state.endpoint, 60.0)
+    facts = await version.facts("int8")
+    sampling = SamplingParameters(max_tokens=4, end_id=-1)
+    question = prepared(generation_request("int8", PROMPT, sampling), facts, seed=0)
+    assert (await version.answer(question, facts)).first_ms is not None
+    await version.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -36,7 +36,7 @@ async def read_body(exchange: Exchange, *, most_bytes: int, seconds: float) -> b
 
     The rest of one that is too long is read and dropped, so that the client gets its answer.
     """
-    _check_type(exchange)
+    check_type(exchange.header)
     parts: list[bytes] = []
     size = 0
     try:
@@ -68,13 +68,14 @@ async def read_body(exchange: Exchange, *, most_bytes: int, seconds: float) -> b
     return b"".join(parts)
 
 
-def _check_type(exchange: Exchange) -> None:
-    kind = (exchange.header(b"content-type") or b"").partition(b";")[0]
+def check_type(header: Callable[[bytes], bytes | None]) -> None:
+    """Raises ApiError 415 for what does not come as plain JSON. header: value by name."""
+    kind = (header(b"content-type") or b"").partition(b";")[0]
     if kind.strip().lower() != b"application/json":
         raise ApiError(
             415, "send JSON, with the header `content-type: application/json`", code="media_type"
         )
-    if (exchange.header(b"content-encoding") or b"identity").lower() != b"identity":
+    if (header(b"content-encoding") or b"identity").lower() != b"identity":
         raise ApiError(415, "send the body without `content-encoding`", code="media_type")
 
 

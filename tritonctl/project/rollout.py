@@ -67,7 +67,7 @@ class Rollout(Strict):
     )
     hold_seconds: AboveZero = Field(60.0, description="that each step lasts at least")
     minimum_requests: Positive = Field(
-        50, description="to the candidate in a step, before the next one"
+        50, description="of users, to the candidate in a step, before the next one"
     )
     false_rollback_rate: AboveZeroShare = Field(
         0.01, description="share of rollouts of a release that is no worse that may be rolled back"

@@ -107,6 +107,7 @@ class Judge:
         "_surge",
         "_step",
         "_step_requests",
+        "_step_shadowed",
         "_step_failures",
     )
     KEPT_TIMES = ("_step_at",)
@@ -150,7 +151,7 @@ class Judge:
     def begin_step(self, index: int, at: float) -> None:
         """The candidate has the users of this step from now on; 0 is the first."""
         self._step, self._step_at, self._at = index, at, at
-        self._step_requests = self._step_failures = 0
+        self._step_requests = self._step_shadowed = self._step_failures = 0
         self._past.begin()
         if self._settles:
             self._growth.restart()
@@ -179,6 +180,8 @@ class Judge:
             self._see_stalls(candidate, stable)
             self._see_past(candidate, stable)
         self._weigh(scrape)
+        if candidate is not None or scrape.candidate is None:  # else counting begins only now
+            self._step_shadowed += len(scrape.answers)
         for answer in scrape.answers:
             self._divergence.update(answer.noise, answer.candidate)
         verdict = self.verdict
@@ -200,6 +203,11 @@ class Judge:
         }
         used = {name: found[name] for name in self._weights}
         return combined(used, self._weights, self._rollout.false_rollback_rate, alone=(MEMORY,))
+
+    @property
+    def _from_users(self) -> int:
+        """Requests of the step but those of the shadow: it asks the candidate one each time."""
+        return max(0, self._step_requests - self._step_shadowed)
 
     @property
     def _warm(self) -> bool:
@@ -253,7 +261,7 @@ class Judge:
             bounds, mine, others = in_shared_buckets(candidate.times.get(name, none), theirs)
             places = places_of(bounds)
             # Tokens of one stream go together.
-            alone = (candidate.requests, stable.requests) if name == ITL else None
+            alone = (_streams(candidate), _streams(stable)) if name == ITL else None
             if self._warm and comparable:
                 test.update(mine, others, places, alone)
             else:
@@ -302,10 +310,10 @@ class Judge:
         lasted = self._at - self._step_at
         if lasted < rollout.hold_seconds:
             return Standing.HEALTHY, f"{lasted:.0f} of {rollout.hold_seconds:.0f} s of the step"
-        if self._step_requests < rollout.minimum_requests:
+        if self._from_users < rollout.minimum_requests:
             wanted = rollout.minimum_requests
-            return Standing.HEALTHY, f"{self._step_requests} of {wanted} requests of the step"
-        return Standing.PROMOTE_STEP, f"{self._step_requests} requests in {lasted:.0f} s"
+            return Standing.HEALTHY, f"{self._from_users} of {wanted} requests of the step"
+        return Standing.PROMOTE_STEP, f"{self._from_users} requests in {lasted:.0f} s"
 
     def _figures(self, verdict: Verdict) -> dict[str, Any]:
         candidate, stable = self._presence.candidate, self._presence.stable
@@ -313,7 +321,7 @@ class Judge:
             "step": self._step,
             "share": self._rollout.steps[self._step],
             "step_seconds": round(self._at - self._step_at, 3),
-            "step_requests": self._step_requests,
+            "step_requests": self._from_users,
             "candidate": {"requests": candidate.requests, "failures": candidate.failures},
             "stable": {"requests": stable.requests, "failures": stable.failures},
             "evidence": {name: _short(value) for name, value in verdict.evidence.items()},
@@ -330,7 +338,13 @@ def _stalling(moment: Moment) -> tuple[int, int]:
 
 def _tokens(moment: Moment) -> Tokens:
     _, counts = moment.times[ITL]
-    return Tokens(sum(counts), moment.token_seconds, moment.requests)
+    return Tokens(sum(counts), moment.token_seconds, _streams(moment))
+
+
+def _streams(moment: Moment) -> int:
+    """Whose times are counted: those of the shadow are not, among the requests they are."""
+    _, first_tokens = moment.times.get(TTFT, ((), ()))
+    return min(moment.requests, sum(first_tokens)) if first_tokens else moment.requests
 
 
 def _short(value: float) -> float:

@@ -59,6 +59,22 @@ def as_it_is(_: int, scrape: Scrape) -> Scrape:
     return scrape
 
 
+def asked_again(*found: Distances) -> Change:
+    """These answers each second; Triton counts each question, stable's twice, and no engine times
+    it.
+    """
+
+    def change(second: int, scrape: Scrape) -> Scrape:
+        assert scrape.stable is not None
+        assert scrape.candidate is not None
+        more = (second + 1) * len(found)
+        stable = replace(scrape.stable, requests=scrape.stable.requests + 2 * more)
+        candidate = replace(scrape.candidate, requests=scrape.candidate.requests + more)
+        return replace(scrape, stable=stable, candidate=candidate, answers=found)
+
+    return change
+
+
 def run(
     candidate: Version,
     stable: Version | None = None,
@@ -240,16 +256,22 @@ def test_failures_where_stable_has_no_requests() -> None:
 
 def test_answers_that_differ() -> None:
     """Shadowed questions: six of another text are enough, noise is not."""
-
-    def answers(distances: Distances) -> Change:
-        return lambda _, scrape: replace(scrape, answers=[distances])
-
     shadowed = ROLLOUT.model_copy(update={"shadow": 0.1})
-    wrong = run(Version(1), change=answers(Distances(0, 1)), rollout=shadowed)[-1]
+    wrong = run(Version(1), change=asked_again(Distances(0, 1)), rollout=shadowed)[-1]
     assert wrong.reason == "its answers differ from stable's, beyond stable's own noise"
     assert wrong.at <= 8
-    noisy = run(Version(1), change=answers(Distances(1, 1)), rollout=shadowed)[-1]
+    noisy = run(Version(1), change=asked_again(Distances(1, 1)), rollout=shadowed)[-1]
     assert noisy.standing is Standing.PROMOTE_STEP
+
+
+def test_questions_of_the_shadow_are_no_users() -> None:
+    """Five a second beside a user's one: the step waits for its users, told by their number."""
+    wanted = ROLLOUT.model_copy(update={"shadow": 0.1, "minimum_requests": 40})
+    decisions = run(Version(1), change=asked_again(*[Distances(0, 0)] * 5), rollout=wanted)
+    promoted = next(one for one in decisions if one.standing is Standing.PROMOTE_STEP)
+    assert (promoted.at, promoted.reason) == (40, "40 requests in 40 s")
+    assert promoted.figures["step_requests"] == 40
+    assert promoted.figures["candidate"]["requests"] == 40 * (1 + 5)
 
 
 @pytest.mark.parametrize("group", ["stable", "candidate"])

@@ -213,10 +213,10 @@ def test_a_text_by_grpc() -> None:
     question = question_of(Copy(STREAM, GRPC, request.SerializeToString()), None)
     assert question is not None
     again = prepared(question.request(SPELLER), SPELLER, seed=7)
-    assert (again.id, again.model_version, list(again.parameters)) == (
+    assert (again.id, again.model_version, {*again.parameters}) == (
         "",
         "",
-        ["triton_enable_empty_final_response"],
+        {"tritonctl_shadow", "triton_enable_empty_final_response"},
     )
     assert recorded(again, SPELLER) == {
         "model": "m",
@@ -390,6 +390,19 @@ def test_what_the_frontend_would_refuse() -> None:
     for body in (b'{"model": "other", "input": "x"}', b'{"model": "m", "input": 1}', b"["):
         with pytest.raises(NotUnderstoodError, match="the frontend refuses it"):
             question_of(Copy("/v1/embeddings", JSON, body), config_of("m"))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"content-type": "text/plain"}, {**JSON, "content-encoding": "gzip"}],
+)
+def test_what_does_not_come_as_json(headers: dict[str, str]) -> None:
+    """The frontend refuses it, whatever it says: its asker has no answer to compare with."""
+    body = b'{"model": "m", "input": "x"}'
+    with pytest.raises(NotUnderstoodError, match="the frontend refuses it: media_type"):
+        question_of(Copy("/v1/embeddings", headers, body), config_of("m"))
+    also = {"content-type": "Application/JSON; charset=utf-8"}
+    assert question_of(Copy("/v1/embeddings", also, body), config_of("m")) is not None
 
 
 def test_conversations_are_recorded_as_they_are() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tritonctl.frontend import chat, completions, embeddings, rerank
 from tritonctl.frontend.asked import TextAsked
-from tritonctl.frontend.bodies import Body, parse
+from tritonctl.frontend.bodies import Body, check_type, parse
 from tritonctl.frontend.chat import ChatRequest
 from tritonctl.frontend.completions import CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
@@ -34,16 +34,23 @@ _KINDS: Mapping[str, tuple[type[Body], Mapping[str, str]]] = {
 
 
 def openai_question(
-    path: str, content: bytes, config: FrontendConfig
+    path: str, headers: Mapping[str, str], content: bytes, config: FrontendConfig
 ) -> tuple[str, Callable[[ServedTask], Any]] | None:
     """The model, and what makes its ModelInferRequest; None of a path that asks no model.
 
-    Of several prompts the first, and one answer to it. Raises NotUnderstoodError.
+    headers: names in lower case. Of several prompts the first, and one answer to it. Raises
+    NotUnderstoodError.
     """
     known = _KINDS.get(path.partition("?")[0])
     if known is None:
         return None
+
+    def header(name: bytes) -> bytes | None:
+        value = headers.get(name.decode("ascii"))
+        return None if value is None else value.encode("latin-1")
+
     try:
+        check_type(header)
         body: Any = parse(known[0], content, known[1])
         target = target_of(config.models, config.settings.aliases, body.model)
         return target.model, _asking(body, target, config)

@@ -31,6 +31,9 @@ TEXT_TASK = "text_generation"
 MOST_TOKENS = 128  # of an answer: a difference shows in the first ones
 MOST_ROWS = 64
 _METHODS = ("/ModelInfer", "/ModelStreamInfer")
+# A parameter of the request, by which an engine of ours (textlib) leaves its times out: those that
+# it publishes are its users'.
+_SHADOW = "tritonctl_shadow"
 _SEED = "random_seed"
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 # Of the one who asked: how long to wait, and in what order.
@@ -94,7 +97,7 @@ def question_of(copy: Copy, frontend: FrontendConfig | None) -> Question | None:
         return None
     from tritonctl.rollout.shadow.openai import openai_question
 
-    if (asked := openai_question(copy.path, content, frontend)) is None:
+    if (asked := openai_question(copy.path, copy.headers, content, frontend)) is None:
         return None
     model, make = asked
     return Question(model, lambda facts: make(facts.served))
@@ -123,6 +126,7 @@ def prepared(request: Any, facts: Facts, seed: int) -> Any:
         raise NotUnderstoodError("part of a sequence, which has a state")
     for name in _NOT_OURS:
         again.parameters.pop(name, None)
+    again.parameters[_SHADOW].bool_param = True
     if any("shared_memory_region" in tensor.parameters for tensor in again.inputs):
         raise NotUnderstoodError("inputs in shared memory")
     if len(again.raw_input_contents) != len(again.inputs):

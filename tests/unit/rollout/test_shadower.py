@@ -328,3 +328,23 @@ def test_no_lines_yet(tmp_path: Path) -> None:
     assert News(tmp_path).news() == []
     assert list(read_found(tmp_path)) == []
     assert not (tmp_path / COUNTS).exists()
+
+
+def test_a_mistake_of_ours_quotes_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever an error says: the log has its kind and its place, the other questions go on."""
+
+    def mistaken(*_: Any, **__: Any) -> Any:
+        raise KeyError("a secret")
+
+    with texts() as (stable, candidate):
+        settings = config(tmp_path, stable.url, candidate.url)
+        for name in ("question_of", "prepared"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"tritonctl.rollout.shadow.shadower.{name}", mistaken)
+                _, shadower = shadowed(settings, [text("x")])
+            assert shadower.counts.left == {"a mistake of ours": 1}
+    assert caplog.text.count("a question failed: KeyError") == 2
+    assert "in mistaken" in caplog.text
+    assert "a secret" not in caplog.text.replace('raise KeyError("a secret")', "")

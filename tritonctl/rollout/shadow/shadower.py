@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,10 +35,11 @@ _FACTS_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 _SEEDS = 2**32
 FULL_QUEUE, TOO_OLD = "more wait than may", "no server had room in time"
-UNKNOWN, NOT_ANSWERED, NOT_WRITTEN = (
+UNKNOWN, NOT_ANSWERED, NOT_WRITTEN, MISTAKE = (
     "no public model",
     "a server did not answer",
     "the disk is full",
+    "a mistake of ours",
 )
 
 
@@ -82,6 +84,10 @@ class Shadower:
             self.counts.copies += 1
             self.counts.leave(str(error))
             return
+        except Exception as error:
+            self.counts.copies += 1
+            self._mistaken(error)
+            return
         if question is None:
             return
         self.counts.copies += 1
@@ -113,10 +119,14 @@ class Shadower:
             except OSError as error:
                 self.counts.leave(NOT_WRITTEN)
                 _LOG.warning("%s cannot be written: %s", self._config.folder, error.strerror)
-            except Exception:
-                # Of one question; whose text is in no log.
-                self.counts.leave("a mistake of ours")
-                _LOG.exception("a question failed")
+            except Exception as error:
+                self._mistaken(error)
+
+    def _mistaken(self, error: Exception) -> None:
+        """Of one question. Its error may quote what a user has written: the log says where only."""
+        self.counts.leave(MISTAKE)
+        places = "".join(traceback.format_tb(error.__traceback__))
+        _LOG.error("a question failed: %s\n%s", type(error).__name__, places)
 
     async def _one(self, waiting: _Waiting) -> None:
         model = waiting.question.model

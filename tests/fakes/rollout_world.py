@@ -99,9 +99,10 @@ class Service:
         self.deaf -= 1
         return self.deaf < 0
 
-    def stop(self, slot: str, *, at_once: bool) -> None:
+    def stop(self, slot: str, *, at_once: bool) -> str:
         self.act(f"stop {slot}{' at once' if at_once else ''}")
         self.loaded.discard(slot)
+        return slot
 
     def look(self, at: float) -> Seen:
         """The scraper's."""

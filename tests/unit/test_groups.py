@@ -32,6 +32,7 @@ from tritonctl.releases.differences import Difference
 from tritonctl.releases.serving import rendered_release
 from tritonctl.releases.store import Stored
 from tritonctl.repository.publish import Rendered
+from tritonctl.rollout.one_host import HostService
 from tritonctl.rollout.traffic import Traffic
 from tritonctl.server import groups, lifecycle, memory
 from tritonctl.server.embedded import gateway
@@ -164,14 +165,42 @@ def test_a_candidate_is_loaded_beside(
     assert releases[1].name in {one.name for one in planned.kept}
 
 
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Slot, bool]]:
+    """In the place of servers that end: which, and whether at once."""
+    seen: list[tuple[Slot, bool]] = []
+
+    def stop(project: Project, slot: Slot, *, at_once: bool) -> None:
+        seen.append((slot, at_once))
+        ServerFiles.of(project, slot).state.unlink()
+
+    monkeypatch.setattr(groups, "stop_group", stop)
+    return seen
+
+
 def test_a_slot_that_is_taken(
-    project: Project, releases: list[Stored], started: list[Project]
+    project: Project,
+    releases: list[Stored],
+    started: list[Project],
+    stopped: list[tuple[Slot, bool]],
 ) -> None:
-    """What is kept warm there is not thrown out silently."""
+    """What a rollback has left warm there makes room; else only `down` would."""
     serve(project, Slot.B, "7-0123456789ab")
-    with pytest.raises(ServerError, match=r"still has release 7-.* kept warm"):
-        start_candidate(project, releases[1], Silent())
-    assert started == []
+    server = start_candidate(project, releases[1], Silent())
+    assert stopped == [(Slot.B, False)]
+    assert (server.release, len(started)) == (releases[1].name, 1)
+
+
+def test_what_a_rollout_unloads_in_the_end(
+    project: Project, releases: list[Stored], stopped: list[tuple[Slot, bool]]
+) -> None:
+    """What users do not have: also where `tritonctl rollback` has changed that meanwhile."""
+    for at_once in (True, False):
+        serve(project, Slot.B, releases[1].name)
+        assert HostService(project).stop("b", at_once=at_once) == "b"
+    serve(project, Slot.B, releases[1].name)
+    assert HostService(project).stop("a", at_once=True) == "b"
+    assert stopped == [(Slot.B, True), (Slot.B, False), (Slot.B, False)]
 
 
 def _without_header(project: Project, _: list[Stored]) -> None:

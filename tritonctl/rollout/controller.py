@@ -85,8 +85,8 @@ class Service(Protocol):
     def read_by_gateway(self, seconds: float) -> bool:
         """Whether the gateway has read the last change of routes, within this time."""
 
-    def stop(self, slot: str, *, at_once: bool) -> None:
-        """Unload. at_once: open streams break, and their clients go on elsewhere."""
+    def stop(self, slot: str, *, at_once: bool) -> str:
+        """Unload; returns which. at_once: open streams break, and their clients go on elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class Controller:
             return
         warm = self._other if self.state.phase is Phase.PROMOTED else self._slot
         try:
-            self._world.service.stop(warm, at_once=bool(self.state.end.get("at_once")))
+            warm = self._world.service.stop(warm, at_once=bool(self.state.end.get("at_once")))
         except TritonctlError as error:
             self._add(Event.CLOSED, {"slot": warm, "problem": error.problem})
             return

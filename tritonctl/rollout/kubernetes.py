@@ -308,10 +308,11 @@ class ClusterService:
             time.sleep(0.2)
         return False
 
-    def stop(self, slot: str, *, at_once: bool) -> None:
+    def stop(self, slot: str, *, at_once: bool) -> str:
         """Unload."""
         self._insist(lambda: empty(self._installed, self._routes, Slot(slot), at_once=at_once))
         self._insist(lambda: self._routes.claim(None))
+        return slot
 
     def _write(self, division: Division) -> None:
         self._reads = self._read_until_now()

@@ -73,9 +73,11 @@ class HostService:
                 return False
             time.sleep(_POLL_SECONDS)
 
-    def stop(self, slot: str, *, at_once: bool) -> None:
-        """Unload."""
-        groups.stop_group(self._project, Slot(slot), at_once=at_once)
+    def stop(self, slot: str, *, at_once: bool) -> str:
+        """Unload the slot, or the other one where a `tritonctl rollback` has made it stable."""
+        warm = groups.stable_slot(self._project).other
+        groups.stop_group(self._project, warm, at_once=at_once and warm is Slot(slot))
+        return warm.value
 
     def _traffic(self) -> Traffic:
         """With the slots as they are now."""

@@ -89,9 +89,10 @@ def start_candidate(
 ) -> Server:
     """Load a release in the free slot, known to Envoy; no user is moved. One loaded is returned.
 
-    breaking: also one whose tensors clients of the stable release may fail with. Raises UsageError
-    for the release that serves, RepositoryError for one that is not as it was published or breaks
-    clients, HostError where there is no memory for it, ServerError for one that does not load.
+    Another one there, kept warm, is unloaded. breaking: also one whose tensors clients of the
+    stable release may fail with. Raises UsageError for the release that serves, RepositoryError for
+    one that is not as it was published or breaks clients, HostError where there is no memory for
+    it, ServerError for one that does not load.
     """
     require_users(project.rollout)
     with serving(project, progress):
@@ -99,7 +100,10 @@ def start_candidate(
         state = running_server(project)
         slot = stable_slot(project).other
         if (there := group(project, slot)) is not None:
-            return _kept(there, slot, stored)
+            if there.release == stored.name:
+                return there
+            with progress.step(f"Unloading release {there.release or 'of no number'}, kept warm"):
+                stop_group(project, slot, at_once=False)
         served = _served(project, state, stored)
         candidate = ServedRelease.of(project, stored, progress, slot)
         if not breaking:
@@ -205,15 +209,6 @@ def _running_gateway(project: Project) -> GatewayProcess:
             "no gateway runs for this project", remedy="start server and gateway: `tritonctl up`"
         )
     return process
-
-
-def _kept(server: Server, slot: Slot, stored: Stored) -> Server:
-    if server.release == stored.name:
-        return server
-    raise ServerError(
-        f"slot {slot} still has release {server.release or 'of no number'} loaded, kept warm",
-        remedy="end it first, or wait until `rollout.keep_warm_seconds` are over",
-    )
 
 
 def _served(project: Project, state: Server, stored: Stored) -> Stored:

@@ -13,9 +13,10 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -109,6 +110,19 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENC
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(0.05)
     return found
+
+
+@contextmanager
+def meanwhile(threads: Sequence[Thread], done: Event) -> Iterator[None]:
+    """They run as long as the context; `done` tells them its end, and they are waited for."""
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 class ServerHandle(Generic[AServer]):

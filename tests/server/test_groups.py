@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 import grpc
@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2_grpc
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
-from tests.servers import wait_until
+from tests.servers import meanwhile, wait_until
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import RequestRejectedError, ServerError
 from tritonctl.host.process import process_started
@@ -116,18 +116,10 @@ class Users:
                     self.errors[text] += 1
                 self.answers[user].append(text[:1])
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
+    def asking(self) -> AbstractContextManager[None]:
         """They come, and stay as long as the context."""
         threads = [threading.Thread(target=self._use, args=[user]) for user in self.answers]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._done.set()
-            for thread in threads:
-                thread.join()
+        return meanwhile(threads, self._done)
 
     def next_answers(self) -> dict[str, str]:
         """What each is answered to a question that was not asked yet when this was called."""

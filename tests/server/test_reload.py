@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pytest
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
-from tests.servers import Handle
+from tests.servers import Handle, meanwhile
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
@@ -118,17 +118,9 @@ class Load:
             assert time.monotonic() < deadline, f"{self.answers}, {self.errors}"
             time.sleep(0.05)
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def going_on(self) -> AbstractContextManager[None]:
         """Users come, and stay as long as the context."""
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._done.set()
-            for thread in self._threads:
-                thread.join()
+        return meanwhile(self._threads, self._done)
 
 
 def assert_clean(project: Project, state: Server, *by_hand: str) -> None:

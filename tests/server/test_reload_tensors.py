@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.servers import ON_FREE_PORTS
+from tests.servers import ON_FREE_PORTS, meanwhile
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
@@ -92,14 +92,8 @@ def load(state: Server) -> Iterator[tuple[Counter[str], Counter[str]]]:
                     errors[str(error)] += 1
 
     threads = [threading.Thread(target=use) for _ in range(USERS)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(threads, done):
         yield answers, errors
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
 
 
 def until(answers: Counter[str], graph: str, more: int = USERS) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.protocol.model_config import Config, all_steps, instances_of
+from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.server.top.figures import Layout
 
 
 def layout_of(repository: Path) -> Layout:
     """The layout by each readable config.pbtxt; skips missing or damaged ones."""
-    from tritonctl.repository.pbtxt import parse_pbtxt
-
     configs: dict[str, Config] = {}
     for file in sorted(repository.glob("*/config.pbtxt")):
         try:

@@ -30,7 +30,6 @@ ENGINES = ("asyncio", "locust")
 TEXT, TENSORS = "mock", "mock_tensors"
 LATENCY = "/dev/cpu_dma_latency"
 SILENT = SilentBoard()
-CORES = len(os.sched_getaffinity(0))
 
 
 def speller(**fields: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "streaming"), str(BENCHMARKS.parent)]
 
-from bench import CORES, MODEL, PROMPTS, SILENT, awake, heading, read_lines, say, write_project  # noqa: E402
+from bench import MODEL, PROMPTS, SILENT, awake, heading, read_lines, say, write_project  # noqa: E402
 from real_engine import engine_settings  # noqa: E402
 from rounds import Load, Result, measured, ratio, write  # noqa: E402
 from servers import (  # noqa: E402
@@ -119,7 +119,7 @@ def prepare_encoder(folder: Path) -> Subject:
     project: Project = write_project(folder, subject.models)
     artefact = build_engine(project, MODEL, SILENT)
     graph = str(artefact.folder / "engine" / "model.onnx")
-    write(subject.settings, {"graph": graph, "output": OUTPUT, "threads": CORES})
+    write(subject.settings, {"graph": graph, "output": OUTPUT, "threads": 0})
     draw = random.Random(SEED)
     for title, (least, most) in LENGTHS.items():
         lengths = [draw.randint(least, most) for _ in range(CASES)]

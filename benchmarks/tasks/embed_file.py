@@ -51,7 +51,7 @@ import tritonclient.grpc as triton
 BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "peers"), str(BENCHMARKS.parent)]
 
-from bench import CORES, SILENT, heading, running, say, wait_for, write_project  # noqa: E402
+from bench import SILENT, heading, running, say, wait_for, write_project  # noqa: E402
 from meter import MARKER, cpu_seconds  # noqa: E402
 from servers import SETTINGS, python_of  # noqa: E402
 from tests.server.plain_triton import PlainTriton  # noqa: E402
@@ -154,7 +154,7 @@ def served(folder: Path, asked: argparse.Namespace) -> Iterator[str]:
         "graph": str(built.folder / "engine" / "model.onnx"),
         "tokenizer": str(built.folder / "tokenizer" / "tokenizer.json"),
         "longest": built.manifest.result.limits.max_seq_len,
-        "threads": CORES,
+        "threads": 0,
     }
     (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     with running(project) as state:

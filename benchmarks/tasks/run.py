@@ -37,7 +37,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "peers"), str(BENCHMARKS.parent)]
 
-from bench import CORES, MODEL, SILENT, awake, heading, say, wait_for, write_project  # noqa: E402
+from bench import MODEL, SILENT, awake, heading, say, wait_for, write_project  # noqa: E402
 from meter import memory_megabytes, percentile  # noqa: E402
 from rounds import Load, Result, measured, ratio, write  # noqa: E402
 from servers import Subject, Up, environment  # noqa: E402
@@ -137,7 +137,7 @@ def prepare(folder: Path, asked: argparse.Namespace) -> Served:
         "tokenizer": str(built.folder / "tokenizer" / "tokenizer.json"),
         "longest": longest,
         "checkpoint": str(checkpoint),
-        "threads": CORES,
+        "threads": 0,
     }
     if infinity:
         tokens = build_engine(project, "tokens", SILENT).folder / "engine" / "model.onnx"

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import CORES, SILENT, running, write_project
+from bench import SILENT, running, write_project
 from meter import MARKER, processes
 from rounds import write
 from servers import Subject, Up, peer, python_of
@@ -102,9 +102,9 @@ def builders_python() -> Path:
     return environment_python(ensure(builder_recipe(builder_named("onnxruntime")), SILENT))
 
 
-ONE: dict[str, Any] = {"workers": 1, "threads": CORES, "rows": ROWS}
+ONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": ROWS}
 TWO: dict[str, Any] = {"workers": 2, "threads": 1, "rows": ROWS}
-ALONE: dict[str, Any] = {"workers": 1, "threads": CORES, "rows": 1}  # no batches
+ALONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": 1}  # no batches
 BOTH: dict[str, Any] = {"workers": 2, "threads": 1, "rows": 1}
 TWICE: dict[str, Any] = {
     "instance_group": [{"kind": "KIND_CPU", "count": 2}],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Python model: an ONNX graph, run by ONNX Runtime."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from tensorlib.batches import Arrays
 from tensorlib.graph_model import GraphModel, ValuesRefusedError
-from tensorlib.lanes import physical_cores
+from tensorlib.lanes import instances_of, physical_cores
 from textlib.errors import ConfigurationError
 from textlib.parameters import ModelParameters, Setting
 from textlib.triton_edge import existing
@@ -29,13 +30,18 @@ _MODES = {
 _ERRORS_ONLY = 3
 
 
-def session_options(settings: Mapping[str, Setting]) -> Any:
-    """The session options of `serving.session`, every one of them set."""
+def session_options(settings: Mapping[str, Setting], instances: int) -> Any:
+    """The session options of `serving.session`, every one of them set, for one of `instances`."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    # Of its own accord ONNX Runtime binds each thread to a core, where it then waits for whatever
-    # else runs there, the caller's own thread among it, while another core is idle.
-    options.intra_op_num_threads = settings["intra_op_num_threads"] or physical_cores()
+    cores = physical_cores()
+    options.intra_op_num_threads = settings["intra_op_num_threads"] or len(cores)
+    if not settings["intra_op_num_threads"] and instances == 1 and len(cores) > 1:
+        # A thread that may run anywhere wakes on its caller's core and stays there for most of a
+        # run, while another core is idle. ONNX Runtime itself would take all of the machine's
+        # cores, whichever this process may use. The caller is the first thread, and not bound.
+        bound = ";".join(",".join(str(one + 1) for one in core) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", bound)
     options.inter_op_num_threads = settings["inter_op_num_threads"]
     options.execution_mode = _MODES[str(settings["execution_mode"])]
     options.graph_optimization_level = _LEVELS[str(settings["graph_optimization_level"])]
@@ -81,7 +87,8 @@ class OnnxSession:
     library = "ONNX Runtime"
 
     def __init__(self, file: Any, args: Mapping[str, str], parameters: ModelParameters) -> None:
-        options = session_options(parameters.settings("session"))
+        instances = instances_of(json.loads(args["model_config"]))
+        options = session_options(parameters.settings("session"), instances)
         try:
             places = providers(args)
             self._session = onnxruntime.InferenceSession(file, options, providers=places)

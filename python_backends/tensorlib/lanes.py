@@ -17,14 +17,21 @@ def parallel_runs(most: int, config: Mapping[str, Any], kind: str) -> int:
     """
     if kind == "GPU":
         return 1
-    instances = sum(int(group["count"]) for group in config["instance_group"])
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(most, cores // max(1, instances)))
+    return max(1, min(most, cores // max(1, instances_of(config))))
 
 
-def physical_cores(folder: Path = _CORES) -> int:
-    """Cores that this process may use; two logical ones of one core share what computes."""
-    return len({_siblings(folder, logical) for logical in os.sched_getaffinity(0)})
+def instances_of(config: Mapping[str, Any]) -> int:
+    """Of a model, by its configuration."""
+    return sum(int(group["count"]) for group in config["instance_group"])
+
+
+def physical_cores(folder: Path = _CORES) -> tuple[tuple[int, ...], ...]:
+    """The cores that this process may use, each by its logical ones, which share what computes."""
+    cores: dict[str, list[int]] = {}
+    for logical in sorted(os.sched_getaffinity(0)):
+        cores.setdefault(_siblings(folder, logical), []).append(logical)
+    return tuple(tuple(logical) for logical in cores.values())
 
 
 def _siblings(folder: Path, logical: int) -> str:

@@ -304,11 +304,17 @@ def test_a_run_for_each_core(
     assert parallel_runs(most, config, kind) == runs
 
 
-@pytest.mark.parametrize(("siblings", "cores"), [(("0,4", "1,5"), 2), ((), 4)])
-def test_logical_cores_of_one_core_count_once(
-    siblings: Sequence[str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("siblings", "cores"),
+    [(("0,4", "1,5"), ((0, 4), (1, 5))), ((), ((0,), (1,), (4,), (5,)))],
+)
+def test_logical_cores_of_one_core_are_one(
+    siblings: Sequence[str],
+    cores: Sequence[Sequence[int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that this process may use; without /sys each counts."""
+    """Those that this process may use; without /sys each is one."""
     for logical, line in zip((0, 1, 4, 5), (*siblings, *siblings), strict=False):
         folder = tmp_path / f"cpu{logical}" / "topology"
         folder.mkdir(parents=True)

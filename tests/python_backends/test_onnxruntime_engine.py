@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the ONNX Runtime engine runs its graph, over a stand-in of the library, without Triton."""
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,7 +54,8 @@ def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts
     levels = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
     onnxruntime.GraphOptimizationLevel = SimpleNamespace(**{f"ORT_{name}": 0 for name in levels})
     onnxruntime.ExecutionMode = SimpleNamespace(ORT_SEQUENTIAL=0, ORT_PARALLEL=1)
-    options = SimpleNamespace(add_session_config_entry=lambda _name, _value: None)
+    entries: dict[str, str] = {}
+    options = SimpleNamespace(add_session_config_entry=entries.__setitem__, entries=entries)
     onnxruntime.SessionOptions = lambda: options
     onnxruntime.InferenceSession = Session
     onnxruntime.get_available_providers = lambda: list(built_for)
@@ -69,6 +71,7 @@ def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts
 
 def _opened(module: Any, kind: str) -> Any:
     args = {"model_name": "m", "model_instance_kind": kind, "model_instance_device_id": "0"}
+    args["model_config"] = json.dumps({"instance_group": [{"count": 1}]})
     parameters = SimpleNamespace(settings=lambda _name: SETTINGS)
     return module.OnnxSession("model.onnx", args, parameters)
 
@@ -97,12 +100,25 @@ def test_a_gpu_that_is_not_used_is_an_error(
         _opened(_module(monkeypatch, built_for, starts=False), "GPU")
 
 
-@pytest.mark.parametrize(("asked", "threads"), [(0, 6), (2, 2)])
-def test_no_thread_is_bound_to_a_core(
-    monkeypatch: pytest.MonkeyPatch, asked: int, threads: int
+@pytest.mark.parametrize(
+    ("asked", "instances", "threads", "bound"),
+    [(0, 1, 3, "2,6;3,7"), (0, 2, 3, None), (2, 1, 2, None), (1, 1, 1, None)],
+)
+def test_threads_are_bound_where_the_cores_are_the_engine_s(
+    monkeypatch: pytest.MonkeyPatch, asked: int, instances: int, threads: int, bound: str | None
 ) -> None:
-    """Asked for no number ONNX Runtime takes one per core, and binds each: so it is given one."""
+    """Each but the caller's, to cores that there are; none where somebody said how many."""
     module = _module(monkeypatch, [CPU], starts=False)
-    monkeypatch.setattr(module, "physical_cores", lambda: 6)
-    options = module.session_options(SETTINGS | {"intra_op_num_threads": asked})
+    monkeypatch.setattr(module, "physical_cores", lambda: ((0, 4), (1, 5), (2, 6)))
+    options = module.session_options(SETTINGS | {"intra_op_num_threads": asked}, instances)
     assert options.intra_op_num_threads == threads
+    assert options.entries.get("session.intra_op_thread_affinities") == bound
+
+
+def test_the_only_core_has_nobody_to_bind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is the one thread."""
+    module = _module(monkeypatch, [CPU], starts=False)
+    monkeypatch.setattr(module, "physical_cores", lambda: ((3,),))
+    options = module.session_options(SETTINGS | {"intra_op_num_threads": 0}, 1)
+    assert options.intra_op_num_threads == 1
+    assert "session.intra_op_thread_affinities" not in options.entries

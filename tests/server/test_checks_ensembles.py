@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Iterator
 
 import grpc
@@ -53,14 +54,15 @@ class Server(Judge):
     def ask(self, name: str, datatype: str, rows: int, content: bytes) -> bytes:
         """The raw answer to rows of one input; `content` as Triton has it in a request."""
         width = 1 if datatype == "BYTES" else len(content) // 4 // rows
+        return self.send((name, datatype, [rows, width], content))
+
+    def send(self, *given: tuple[str, str, list[int], bytes]) -> bytes:
+        """The raw answer to inputs: name, type, shape, content."""
+        tensor = service_pb2.ModelInferRequest.InferInputTensor
         request = service_pb2.ModelInferRequest(
             model_name="m",
-            inputs=[
-                service_pb2.ModelInferRequest.InferInputTensor(
-                    name=name, datatype=datatype, shape=[rows, width]
-                )
-            ],
-            raw_input_contents=[content],
+            inputs=[tensor(name=name, datatype=kind, shape=size) for name, kind, size, _ in given],
+            raw_input_contents=[content for *_, content in given],
         )
         return bytes(self._stub.ModelInfer(request, timeout=PATIENCE).raw_output_contents[0])
 
@@ -194,6 +196,19 @@ def test_images_of_another_size(server: Server) -> None:
         server.ask("image", "BYTES", 1, texts(b"image"))
     server.serve(RULES["TC353"].good)
     assert len(server.ask("image", "BYTES", 1, texts(b"image"))) == 12
+
+
+def test_a_pooling_of_another_model(server: Server) -> None:
+    """Two tokens' states: the vector is the first one's, and the mean's as modules.json says."""
+    states = struct.pack("<8f", *(1, 0, 0, 0), *(0, 0, 0, 1))
+    rule, half = RULES["TC354"], 0.5**0.5
+    for example, vector in ((rule.bad, (1, 0, 0, 0)), (rule.good, (half, 0, 0, half))):
+        server.serve(example)
+        answer = server.send(
+            ("last_hidden_state", "FP32", [1, 2, 4], states),
+            ("attention_mask", "INT64", [1, 2], struct.pack("<2q", 1, 1)),
+        )
+        assert struct.unpack("<4f", answer) == pytest.approx(vector)
 
 
 def test_a_circle_elsewhere_kills_the_server(server: Server) -> None:

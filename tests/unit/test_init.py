@@ -19,6 +19,7 @@ from tests import headers
 from tests.onnx_headers import FLOAT, INT64, onnx_bytes
 from tritonctl.cli import application
 from tritonctl.engines.planning.plans import plan_model
+from tritonctl.engines.proposals import precisions
 from tritonctl.errors import UsageError
 from tritonctl.project.file import load_profiles, load_project
 from tritonctl.project.schema import Project
@@ -308,6 +309,22 @@ def test_bf16_of_a_task_is_openvino_s(invoke: Invoke, here: Path) -> None:
         assert engine_of(load_project(here))["builder"] == "openvino"
     else:
         assert "precision bf16 needs a CPU with AVX512-BF16 or AMX" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [{"avx2", "avx512_bf16"}, {"avx2"}, set()])
+def test_a_cpu_with_bf16_is_told_of_it(
+    invoke: Invoke, here: Path, monkeypatch: pytest.MonkeyPatch, flags: set[str]
+) -> None:
+    """The default stays as exact as the checkpoint; a graph of one's own has no such choice."""
+    monkeypatch.setattr(precisions, "cpu_flags", lambda: frozenset(flags))
+    sentences(encoder(here / "bert"), "Transformer", "Pooling", pooling_mode_mean_tokens=True)
+    graph(here / "ids.onnx", "batch", 8)
+    told = "`--precision bf16` makes all-MiniLM-L6-v2 1.8 times as fast"
+    done = invoke("init", "bert")
+    assert engine_of(load_project(here))["precision"] == "fp32"
+    assert (told in done.stderr) == ("avx512_bf16" in flags)
+    assert told not in invoke("init", "bert", "--force", "--precision", "fp32").stderr
+    assert told not in invoke("init", "ids.onnx", "--force").stderr
 
 
 @pytest.mark.parametrize(("precision", "builder"), [("fp32", "onnxruntime"), ("int8", "openvino")])

@@ -13,6 +13,7 @@ _MEMORY_LIMIT = _CGROUP / "memory.max"
 _MEMORY_USED = _CGROUP / "memory.current"
 _MEMORY_KINDS = _CGROUP / "memory.stat"
 _MEMORY = Path("/proc/meminfo")
+_CPUS = Path("/proc/cpuinfo")
 
 
 def usable_cores() -> int:
@@ -20,6 +21,16 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux alone
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cpu_flags() -> frozenset[str]:
+    """What an x86 processor can, in Linux' words, as "avx512_bf16"; none where it does not say."""
+    try:
+        lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split())
 
 
 def host_memory() -> int | None:

@@ -46,6 +46,13 @@ class Better(Frozen):
     why: str
 
 
+class Faster(Better):
+    """The same, in another precision, on a CPU that has one of these flags."""
+
+    precision: str
+    flags: tuple[str, ...]
+
+
 class BuilderFigures(Frozen):
     """What is known of a builder's engines, whatever their precision.
 
@@ -71,6 +78,7 @@ class BuilderFigures(Frozen):
     # Instead of those, with `options.calibration: static`.
     calibrated: dict[str, Storage] = Field({})
     better: dict[str, Better] = Field({})  # by precision
+    faster: dict[str, Faster] = Field({})  # same
     # Instead of all above, of tasks whose engine is a graph.
     tasks: BuilderFigures | None = None
 

@@ -23,6 +23,7 @@ from tritonctl.engines.proposals.load import (
     tensor_load,
     text_load,
 )
+from tritonctl.engines.proposals.precisions import why_of
 from tritonctl.engines.proposals.recognition import Recognised
 from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.host.resources import host_memory
@@ -43,13 +44,6 @@ _GPUS_TOGETHER = (1, 2, 4, 8)
 _ONNXRUNTIME = "onnxruntime"
 _GPU_PRECISIONS = ("fp8", "bf16", "fp16")
 _CALIBRATED = ("fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4")
-_WHY = {
-    "fp8": "half the memory of 16 bits, and nearly its answers",
-    "bf16": "this GPU has no FP8 arithmetic, or the model asks for 16 bits",
-    "int8": "a quarter of fp32's memory at nearly its answers; `evaluation:` measures yours",
-    "int4": "int8 does not fit; `evaluation:` measures what it costs your answers",
-    "fp32": "answers as the checkpoint's; int8 is faster, `--precision int8` proposes it",
-}
 
 
 @dataclass(frozen=True)
@@ -312,7 +306,7 @@ def _reasons(
     engine, fit = model["engine"], plan.fits[0]
     where = f"{engine.get('tp_size', 1)} x {gpu.name}" if gpu else "this machine"
     length = f" x {engine['max_seq_len']} tokens" if "max_seq_len" in engine else ""
-    why = "you asked for it" if asked else _WHY.get(engine["precision"], "half of fp32's memory")
+    why = "you asked for it" if asked else why_of(model)
     summary = builder_named(engine["builder"]).summary
     has = fit.device.memory if gpu else host_memory() or fit.device.memory
     limits = f"{engine['max_batch_size']} requests{length}"

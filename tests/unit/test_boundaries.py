@@ -34,12 +34,17 @@ ENTRY_POINT = "tritonctl/__main__.py"
 PBTXT = "tritonctl/repository/pbtxt.py"
 STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     "tritonctl/errors.py": set[str](),
+    "tritonctl/server/becoming.py": set[str](),
     "tritonctl/server/readiness.py": set[str](),
     "tritonctl/server/restarts.py": set[str](),
     "tritonctl/server/ports.py": {"tritonctl.errors"},
     "tritonctl/server/embedded/ended.py": {"tritonctl.server.restarts"},
-    "tritonctl/server/embedded/detached.py": {"tritonctl.server.supervisor"},
+    "tritonctl/server/embedded/detached.py": {
+        "tritonctl.server.becoming",
+        "tritonctl.server.supervisor",
+    },
     "tritonctl/server/embedded/supervise_program.py": {
+        "tritonctl.server.becoming",
         "tritonctl.server.embedded.detached",
         "tritonctl.server.embedded.ended",
         "tritonctl.server.readiness",
@@ -48,6 +53,7 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     },
     "tritonctl/server/embedded/supervise.py": {
         "tritonctl.errors",
+        "tritonctl.server.becoming",
         "tritonctl.server.embedded.detached",
         "tritonctl.server.embedded.ended",
         "tritonctl.server.ports",
@@ -55,7 +61,10 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
         "tritonctl.server.restarts",
         "tritonctl.server.supervisor",
     },
-    "tritonctl/server/supervisor.py": {"tritonctl.server.readiness"},
+    "tritonctl/server/supervisor.py": {
+        "tritonctl.server.becoming",
+        "tritonctl.server.readiness",
+    },
 }
 CHECKER = {  # folder: what stands above it
     "tritonctl/checks/config": ("repository", "model_py", "analysis", "rules"),

@@ -15,9 +15,9 @@ import pytest
 
 from tests.unit.test_supervisor import Supervised, prefix  # noqa: F401 - a fixture
 from tritonctl.server import restarts
+from tritonctl.server.becoming import STOPPING
 from tritonctl.server.embedded.supervise import _Supervised
 from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts, described, read_restarts
-from tritonctl.server.supervisor import STOPPING
 
 pytestmark = pytest.mark.timed
 

@@ -206,10 +206,21 @@ def test_what_fails_in_the_supervisor_is_in_the_log(
     tmp_path: Path, prefix: str, wait_until: WaitUntil
 ) -> None:
     """Its own standard error leads nowhere, and `up` has nothing else to tell."""
-    supervised = Supervised(tmp_path, prefix, "", argv=["/no/such/tritonserver"])
+    supervised = Supervised(tmp_path, prefix, "", folder="/no/such/folder")
     wait_until(lambda: process_started(supervised.pid) is None)
-    assert "No such file or directory: '/no/such/tritonserver'" in supervised.log.read_text("utf-8")
+    assert "No such file or directory: '/no/such/folder'" in supervised.log.read_text("utf-8")
     assert described_end(supervised.exit) == "its supervisor ended first"
+
+
+def test_a_server_that_cannot_be_started(
+    tmp_path: Path, prefix: str, wait_until: WaitUntil
+) -> None:
+    """Ends with a shell's status for that, and the log says why."""
+    supervised = Supervised(tmp_path, prefix, "", argv=["/no/such/tritonserver"])
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (127, False)
+    told = "cannot start /no/such/tritonserver: No such file or directory"
+    assert told in supervised.log.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tritonctl.server.becoming import STOPPING
 from tritonctl.server.embedded.detached import detach, logging_failure, started
 from tritonctl.server.embedded.ended import status_words
 from tritonctl.server.restarts import Restarts
-from tritonctl.server.supervisor import STOPPING
 
 # What a controller ends with that there is no need to start again: done, or another one runs.
 DONE, SUPERFLUOUS = 0, 75
@@ -46,7 +46,7 @@ def _run(spec: dict[str, Any]) -> None:
         pause = restarts.crashed(status_words(status))
         if pause is None:
             _report(spec, f"the controller died {restarts.recent} times: users are taken back")
-            started({**spec, "argv": spec["given_up"]}, _prepare).wait()
+            started({**spec, "argv": spec["given_up"]}, ends_with_us=False).wait()
             return
         _report(spec, f"the controller died: {status_words(status)}; again in {pause:.0f} s")
         if signal.sigtimedwait(STOPPING, pause) is not None:
@@ -55,7 +55,7 @@ def _run(spec: dict[str, Any]) -> None:
 
 def _live(spec: dict[str, Any]) -> int | None:
     """Its status; None when we were asked to end, and it has."""
-    controller = started(spec, _prepare)
+    controller = started(spec, ends_with_us=False)
     while True:
         try:
             return controller.wait(_LOOK_SECONDS)
@@ -69,10 +69,6 @@ def _live(spec: dict[str, Any]) -> int | None:
 def _report(spec: dict[str, Any], text: str) -> None:
     with Path(spec["log"]).open("a", encoding="utf-8") as log:
         log.write(f"tritonctl: {text}\n")
-
-
-def _prepare() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 if __name__ == "__main__":

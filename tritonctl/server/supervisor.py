@@ -8,7 +8,6 @@ Standard library only, and what it imports: it lives as long as the server does.
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import os
 import re
@@ -18,17 +17,12 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tritonctl.server.becoming import STOPPING
 from tritonctl.server.readiness import Readiness
 
-with suppress(ImportError):  # Windows, which has no embedded server but shares this module's tables
-    import resource
-
-_PR_SET_PDEATHSIG = 1
-STOPPING = (signal.SIGTERM, signal.SIGINT)
 # server.cc: "Timeout 9: Found 1 model versions that have in-flight inferences", then each of them.
 _ROUND = re.compile(r"Timeout \d+: Found")
 _IN_FLIGHT = re.compile(r"Model '([^']+)' \(version \d+\) has \d+ in-flight")
@@ -54,7 +48,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend 
 _PROGRAMS = (b"/tritonserver", b"/triton_python_backend_stub")
 # tritonserver 2.51 copies a body of HTTP onto the stack of the thread that reads it: 5 MB end it
 # where stacks have the usual 8 MiB. Only addresses are spent on what no thread touches.
-_STACK_BYTES = 64 << 20
+STACK_BYTES = 64 << 20
 # Beyond Triton's own --exit-timeout-secs: unloading models comes after it.
 KILL_MARGIN_SECONDS = 10
 
@@ -62,15 +56,6 @@ KILL_MARGIN_SECONDS = 10
 def hold_signals() -> None:
     """Block SIGTERM and SIGINT until `on_signals`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-
-
-def prepare_server() -> None:
-    """If the supervisor is killed, the kernel asks the server to end, and it ends in order."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    stack = _STACK_BYTES if most == resource.RLIM_INFINITY else min(most, _STACK_BYTES)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def ring_every(seconds: float) -> None:

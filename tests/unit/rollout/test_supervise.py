@@ -20,10 +20,10 @@ from tritonctl.rollout.journal import JOURNAL, controlling
 from tritonctl.rollout.steering import Source, launch
 from tritonctl.rollout.traffic import Traffic
 from tritonctl.server import groups, restarts
+from tritonctl.server.becoming import STOPPING
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.gateway.shares import BACK, ROUTES, Division, read_division
 from tritonctl.server.slots import Slot
-from tritonctl.server.supervisor import STOPPING
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

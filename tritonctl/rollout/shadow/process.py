@@ -7,8 +7,6 @@ on without its lines.
 
 from __future__ import annotations
 
-import ctypes
-import signal
 import subprocess
 import sys
 import time
@@ -21,14 +19,13 @@ from tritonctl.project.schema import Project
 from tritonctl.rollout.metrics import Distances
 from tritonctl.rollout.shadow.config import ShadowConfig, Side
 from tritonctl.rollout.shadow.found import News
+from tritonctl.server.becoming import becoming
 from tritonctl.server.gateway.mirror import shadow_socket
 from tritonctl.server.state import Server
-from tritonctl.server.supervisor import STOPPING
 
 CONFIG, LOG = "shadow.json", "shadow.log"
 _AGAIN_SECONDS = 5.0
 _END_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 def shadow_config(
@@ -100,19 +97,10 @@ class Shadowing:
         folder = self._config.folder
         try:
             self._config.write(folder / CONFIG)
-            with (folder / LOG).open("ab") as log:
+            argv = [sys.executable, "-m", "tritonctl.rollout.shadow", str(folder / CONFIG)]
+            with (folder / LOG).open("ab") as log, becoming(argv) as (command, needs):
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tritonctl.rollout.shadow", str(folder / CONFIG)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    preexec_fn=_end_with_us,  # noqa: PLW1509 - no thread of ours holds a lock of it
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[needs]
                 )
         except (OSError, HostError):
             self._process = None  # no memory, a full disk: tried again
-
-
-def _end_with_us() -> None:
-    """Asked to end when the controller does, however that ends."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

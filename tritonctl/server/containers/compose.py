@@ -62,6 +62,7 @@ _IN_IMAGE = (
     "host/__init__.py",
     "host/version.py",
     "server/__init__.py",
+    "server/becoming.py",
     "server/containers/__init__.py",
     "server/containers/entrypoint.py",
     "server/readiness.py",

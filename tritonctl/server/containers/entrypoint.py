@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tritonctl.server import supervisor
+from tritonctl.server.becoming import becoming
 from tritonctl.server.readiness import Readiness, is_ready
 
 TOKEN_PLACEHOLDER = "@TRITON_TOKEN@"  # noqa: S105 - stands for one on the command line
@@ -47,14 +48,16 @@ def main(argv: Sequence[str]) -> int:
         return 0 if healthy() else 1
     supervisor.hold_signals()
     readiness = _readiness(os.environ.get(READINESS_VARIABLE))
-    server = subprocess.Popen(
-        with_beside(with_token(argv, os.environ.pop(TOKEN_VARIABLE, ""))),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        preexec_fn=supervisor.prepare_server,  # noqa: PLW1509 - this process has one thread yet
-    )
+    command = with_beside(with_token(argv, os.environ.pop(TOKEN_VARIABLE, "")))
+    with becoming(command, stack_bytes=supervisor.STACK_BYTES) as (becomes, needs):
+        server = subprocess.Popen(
+            becomes,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            pass_fds=[needs],
+        )
     output = _Output()
     echo = threading.Thread(target=output.pass_on, args=(server,), daemon=True)
     echo.start()

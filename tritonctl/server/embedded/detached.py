@@ -10,11 +10,12 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tritonctl.server.becoming import becoming
 from tritonctl.server.supervisor import hold_signals
 
 
@@ -34,18 +35,28 @@ def detach() -> None:
         os.dup2(nowhere, stream.fileno())
 
 
-def started(spec: dict[str, Any], prepare: Callable[[], None]) -> subprocess.Popen[bytes]:
-    """The program of a specification, in a process group that ends together, its output logged."""
-    with Path(spec["log"]).open("ab") as log:
+def started(
+    spec: dict[str, Any], *, stack_bytes: int = 0, ends_with_us: bool = True
+) -> subprocess.Popen[bytes]:
+    """The program of a specification, in a process group that ends together, its output logged.
+
+    The rest as for `becoming`.
+    """
+    made = becoming(
+        spec["argv"],
+        environment=spec.get("environment"),
+        stack_bytes=stack_bytes,
+        ends_with_us=ends_with_us,
+    )
+    with Path(spec["log"]).open("ab") as log, made as (command, needs):
         return subprocess.Popen(
-            spec["argv"],
-            env=spec.get("environment"),
+            command,
             cwd=spec["folder"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             process_group=0,
-            preexec_fn=prepare,  # noqa: PLW1509 - no thread of ours holds a lock that it needs
+            pass_fds=[needs],
         )
 
 

@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import HostError
+from tritonctl.server.becoming import STOPPING
 from tritonctl.server.embedded.detached import detach, logging_failure, started
 from tritonctl.server.embedded.ended import record_end, status_words
 from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness, is_ready
 from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
 from tritonctl.server.supervisor import (
-    STOPPING,
+    STACK_BYTES,
     WATCH_SECONDS,
     Ending,
     clean_up,
     hold_signals,
     kill_group,
     on_signals,
-    prepare_server,
     stop_looking,
 )
 
@@ -94,7 +94,7 @@ class _Supervised:
 
     def _live(self) -> str | None:
         """From start to end; how it crashed, None if it should stay down."""
-        server = started(self._spec, prepare_server)
+        server = started(self._spec, stack_bytes=STACK_BYTES)
         ending = _EmbeddedEnding(server, self._spec, self._readiness, self._ready)
         on_signals(ending, _READY_SECONDS)
         try:

@@ -7,7 +7,6 @@ library only, and what it imports: it lives as long as the program does.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import signal
 import subprocess
@@ -16,15 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tritonctl.server.becoming import STOPPING
 from tritonctl.server.embedded.detached import detach, logging_failure, started
 from tritonctl.server.embedded.ended import record_end, status_words
 from tritonctl.server.readiness import is_ready
 from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
-from tritonctl.server.supervisor import KILL_MARGIN_SECONDS, STOPPING, kill_group
+from tritonctl.server.supervisor import KILL_MARGIN_SECONDS, kill_group
 
 _LOOK_SECONDS = 0.1
 _LIVE_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 def main(specification: Path) -> int:
@@ -55,11 +54,11 @@ class _Supervised:
             status = self._live()
         record_end(Path(self._spec["exit_file"]), status, requested=self._requested, reason=None)
         if not self._requested and (last := self._spec.get("gave_up")):
-            started(self._spec | {"argv": last}, _prepare).wait()
+            started(self._spec | {"argv": last}).wait()
 
     def _live(self) -> int:
-        """From start to end; its status."""
-        process = started(self._spec, _prepare)
+        """From start to end; its status. If we are killed, it is asked to end, and may drain."""
+        process = started(self._spec)
         try:
             self._watch(process)
             if self._requested:
@@ -106,12 +105,6 @@ class _Supervised:
     def _report(self, text: str) -> None:
         with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} tritonctl: {text}\n")
-
-
-def _prepare() -> None:
-    """If the supervisor is killed, the kernel asks the program to end, and a frontend drains."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

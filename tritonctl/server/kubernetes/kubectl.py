@@ -6,24 +6,23 @@ What it may do there is what the user may: no credentials are read, kept or pass
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from tritonctl.errors import UsageError
 from tritonctl.host.process import end_group
+from tritonctl.server.becoming import becoming
 from tritonctl.server.kubernetes.refusals import ClusterError, Reason, refusal
 
 Object = dict[str, Any]  # of Kubernetes, as JSON
@@ -33,8 +32,6 @@ _MARGIN_SECONDS = 10.0  # kubectl asks twice for one thing, and a plugin for cre
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _DEFAULT = "default"
 _KEPT_LINES = 10  # for the error
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
@@ -201,19 +198,24 @@ class Kubectl:
         terminal's Ctrl-C: what goes through it may finish.
         """
         command = self.command(*arguments, timeout=False)
-        try:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-                preexec_fn=_end_with_us,  # noqa: PLW1509 - it takes no lock
-            )
-        except OSError as error:
-            raise _cannot_start(command[0], error) from error
+        with ExitStack() as held:
+            needs: list[int] = []
+            if sys.platform == "linux":
+                command, need = held.enter_context(becoming(command))
+                needs = [need]
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    encoding="utf-8",
+                    errors="replace",
+                    start_new_session=True,
+                    pass_fds=needs,
+                )
+            except OSError as error:
+                raise _cannot_start(self.program, error) from error
 
     def lines(self, *arguments: str) -> Iterator[str]:
         """What it prints, line by line, until it ends; leaving the iteration ends it."""
@@ -286,8 +288,3 @@ def _cannot_start(program: str, error: OSError) -> ClusterError:
         remedy="`kubectl version` shows what is wrong with it",
         reason=Reason.NO_KUBECTL,
     )
-
-
-def _end_with_us() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

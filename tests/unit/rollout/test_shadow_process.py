@@ -35,6 +35,20 @@ def until(what: object, folder: Path) -> None:
         time.sleep(0.02)
 
 
+def listens(socket: Path) -> bool:
+    """Whether somebody takes connections: that comes after its file."""
+
+    async def go() -> None:
+        _, writer = await asyncio.open_unix_connection(socket)
+        writer.close()
+
+    try:
+        asyncio.run(go())
+    except OSError:
+        return False
+    return True
+
+
 def send(socket: Path, content: bytes) -> None:
     """A copy of a stream of gRPC, as Envoy sends it."""
 
@@ -68,7 +82,7 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
         now = [0.0]
         shadowing = Shadowing(config, clock=lambda: now[0])
         try:
-            until(socket.exists, tmp_path)
+            until(lambda: listens(socket), tmp_path)
             content = text("a <secret>").content
             assert content is not None
             send(socket, content)
@@ -90,7 +104,7 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
             socket.unlink()
             assert shadowing.news() == []
             assert shadowing.pid not in (None, first)
-            until(socket.exists, tmp_path)
+            until(lambda: listens(socket), tmp_path)
             send(socket, content)
             until(lambda: has(2), tmp_path)
         finally:

@@ -17,17 +17,21 @@ from tritonctl.rollout.journal import Phase, State
 from tritonctl.server.groups import Slot, gateway, group, stable_slot
 from tritonctl.server.state import EmbeddedServer
 
-_BEFORE, _AFTER = 3.0, 4.0
+_AFTER = 3.0
 _LONGEST, _ENDS, _BACK = 120.0, 45.0, 90.0
+_HELD_ENDS = 12.0  # a candidate that dies ends a rollout that is held, too
 _GRACE = 1.0  # for requests that are on their way while users are moved
+DONE = "kills.jsonl"  # rows that are done, a line each
 # So that a state lasts until it is killed in, and a rollout that goes on ends soon.
 STEPS = {
     "steps": [25, 100],
-    "hold_seconds": 8.0,
+    "hold_seconds": 5.0,
     "minimum_requests": 10,
     "warm_up_seconds": 2.0,
     "keep_warm_seconds": 30.0,
     "shadow": 0.0,
+    # Times are not the subject: a server that was killed loads again beside the other one.
+    "tolerated": {"slowness": 0.49, "memory_growth": 10.0},
 }
 STATES: dict[str, Callable[[State], bool]] = {
     "first step": lambda state: state.phase is Phase.STEPPING and state.step == 0,
@@ -42,34 +46,62 @@ _ASKED = {
     "rolled back, warm": ("abort",),
 }
 _ALONE = "controller and its parent"
+_SERVERS = ("stable's Triton", "the other Triton")
 
 
 def table(rig: Rig, folder: Path, is_over: Callable[[], bool]) -> Iterator[str]:
-    """A row for each victim and state, until there is no time left."""
+    """A row for each victim and state, until there is no time left.
+
+    A row that an earlier run in `folder` has done is shown, and not done again.
+    """
     rig.settings(STEPS)
+    done = Rows(folder / DONE)
     yield (
         "| killed | state | requests | failed | went on | tokens lost | longest answer, s "
         "| from the other release once that was over | how it ended |"
     )
     yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
-    victims = {
-        "controller": _controller,
-        _ALONE: _controller_and_parent,
-        "Envoy": _envoy,
-        "stable's Triton": lambda rig: _triton(rig, stable_slot(rig.project)),
-        "the other Triton": lambda rig: _triton(rig, stable_slot(rig.project).other),
-    }
-    for place, (victim, kill) in enumerate(victims.items()):
-        for number, state in enumerate(STATES):
+    _clear(rig)
+    for victim, kill in VICTIMS.items():
+        for state in STATES:
+            if (row := done.row(victim, state)) is not None:
+                yield row
+                continue
             if is_over():
-                return
+                continue
             try:
-                yield _row(rig, folder / f"kill-{place}-{number}", state, victim, kill)
+                row = _row(rig, _new(folder), state, victim, kill)
+                done.add(victim, state, row)
+                yield row
                 _clear(rig)
             except Exception as error:  # the others are worth having
                 yield f"| {victim} | {state} | not measured: {type(error).__name__}: {error} |"
                 rig.down()
                 rig.up()
+
+
+class Rows:
+    """Those that are done, in a file: victim, state, and the table's line."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        self._rows = {(victim, state): row for victim, state, row in map(json.loads, lines)}
+
+    def row(self, victim: str, state: str) -> str | None:
+        """None: it is still to be done."""
+        return self._rows.get((victim, state))
+
+    def add(self, victim: str, state: str, row: str) -> None:
+        """On the disk when this returns."""
+        self._rows[victim, state] = row
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([victim, state, row]) + "\n")
+
+
+def _new(folder: Path) -> Path:
+    """A folder for a load's records that no earlier run has used."""
+    return folder / f"kill-{len([*folder.glob('kill-*')])}"
 
 
 def _clear(rig: Rig) -> None:
@@ -84,12 +116,18 @@ def _clear(rig: Rig) -> None:
         time.sleep(1.0)
 
 
+def _told(state: State | None) -> str:
+    """How a rollout stands, or ended."""
+    if state is None:
+        return "no rollout"
+    return f"{state.phase.value}: {state.end.get('reason', '') or state.reason}".rstrip(": ")
+
+
 def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], object]) -> str:
     serves = group(rig.project, stable_slot(rig.project))
     number = (serves.release or "").partition("-")[0] if serves else ""
     candidate = rig.twin if number == str(rig.stable.number) else rig.stable
     load = Load(rig.url, folder)
-    time.sleep(_BEFORE)
     if (done := rig.start(candidate)).code:
         load.stop()
         raise RuntimeError(done.words[-500:])
@@ -98,11 +136,13 @@ def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], 
         rig.command("rollout", *_ASKED[state])
     if not rig.wait(STATES[state], _LONGEST):
         load.stop()
-        raise RuntimeError(f"never {state}: {rig.state()}")
+        raise RuntimeError(f"never {state}: {_told(rig.state())}")
     time.sleep(1.0)
     kill(rig)
-    if victim != _ALONE and state != "held by hand":
-        rig.wait(lambda state: state.ended and state.moved, _ENDS)
+    if victim != _ALONE:
+        longest = _HELD_ENDS if state == "held by hand" else _ENDS
+        if victim in _SERVERS or state != "held by hand":
+            rig.wait(lambda state: state.ended and state.moved, longest)
     time.sleep(_AFTER)
     asked, after = load.stop(), rig.state()
     if after is None:
@@ -122,7 +162,7 @@ def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], 
         str(sum(each.lost for each in asked)),
         f"{longest:.1f}",
         str(len(wrong)) if over else "–",
-        f"{after.phase.value}: {after.end.get('reason', '') or after.reason}".rstrip(": "),
+        _told(after),
     )
     return "| " + " | ".join(cells) + " |"
 
@@ -164,3 +204,12 @@ def _kill(program: str, argument: str, *, group: bool) -> None:
             if words[0].endswith(program) and argument in " ".join(words):
                 pid = int(entry.parent.name)
                 os.killpg(pid, signal.SIGKILL) if group else os.kill(pid, signal.SIGKILL)
+
+
+VICTIMS: dict[str, Callable[[Rig], object]] = {
+    "controller": _controller,
+    _ALONE: _controller_and_parent,
+    "Envoy": _envoy,
+    _SERVERS[0]: lambda rig: _triton(rig, stable_slot(rig.project)),
+    _SERVERS[1]: lambda rig: _triton(rig, stable_slot(rig.project).other),
+}

@@ -17,7 +17,7 @@ from typing import Any
 from bench import FREE_PORTS, say
 from planting import FAULTS, SOUND, Fault, release, reset, write_project
 from tritonctl import Project, load_project
-from tritonctl.releases.store import Stored
+from tritonctl.releases.store import Stored, stored_releases
 from tritonctl.rollout.journal import Entry, Event, State, latest, read, replay
 
 PATIENCE_SECONDS = 120.0
@@ -35,14 +35,23 @@ class Done:
 
 
 class Rig:
-    """One project, its releases, and its gateway's address. stable: the first release."""
+    """One project, its releases, and its gateway's address. stable: the first release.
+
+    What an earlier rig has built in `folder` is not built again.
+    """
 
     def __init__(self, folder: Path, rollout: Mapping[str, Any], **sections: Any) -> None:
         self.port, admin = _free_ports(2)
         gateway = {"port": self.port, "admin_port": admin}
         given = {"server": FREE_PORTS, "gateway": gateway, **sections}
-        self.project: Project = write_project(folder, rollout, **given)
         self.url = f"127.0.0.1:{self.port}"
+        if len(built := _built(folder)) > 1:
+            self.stable, self.twin = built[:2]
+            self._change(folder, gateway=gateway)
+            self.down()  # what was cut off
+            self.settings(rollout)
+            return
+        self.project: Project = write_project(folder, rollout, **given)
         self.stable = release(self.project, SOUND)
         self.twin = release(self.project, SOUND, text="the same again")
 
@@ -55,11 +64,15 @@ class Rig:
 
     def settings(self, rollout: Mapping[str, Any]) -> None:
         """Other steps, holds or shadows from the next rollout on."""
-        file = self.project.root / "tritonctl.yaml"
+        self._change(self.project.root, rollout=rollout)
+
+    def _change(self, folder: Path, **sections: Mapping[str, Any]) -> None:
+        file = folder / "tritonctl.yaml"
         record = json.loads(file.read_text(encoding="utf-8"))
-        record["rollout"] |= rollout
+        for name, fields in sections.items():
+            record[name] |= fields
         file.write_text(json.dumps(record), encoding="utf-8")
-        self.project = load_project(self.project.root)
+        self.project = load_project(folder)
 
     def command(self, *arguments: str, check: bool = True) -> Done:
         """Raises RuntimeError where it fails, unless that is not to be checked."""
@@ -123,6 +136,12 @@ class Rig:
             self.command("rollout", "abort", "--at-once", check=False)
         if not self.wait(lambda state: state.closed, PATIENCE_SECONDS):
             say(f"the last rollout does not close: {self.state()}")
+
+
+def _built(folder: Path) -> Sequence[Stored]:
+    """Releases that are there already, the oldest first."""
+    there = (folder / "tritonctl.yaml").exists()
+    return stored_releases(load_project(folder)) if there else []
 
 
 def at_of(entries: Sequence[Entry], *events: Event) -> float | None:

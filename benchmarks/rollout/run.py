@@ -8,8 +8,9 @@ going_on: streams of a release that is taken back, by each kind of client.
 faults: each fault of planting.py in a candidate: found or not, by what, how fast, who met it.
 same: so many rollouts of an equal release; recorded: so many simulated ones over the streams that
 one release answered in so many seconds. kills: controller, Envoy and each server, in every state.
-Without a word: all of them. Tables go to standard output as they are ready; with --minutes
-nothing is begun after so many.
+Without a word: all of them. Tables go to standard output as they are ready, row by row; with
+--minutes nothing is begun after so many. In a folder that an earlier run has left nothing is built
+again, and no kill is done again that has its row.
 """
 
 from __future__ import annotations

@@ -163,13 +163,13 @@ class _Histogram:
         self._sum += seconds * times
 
     def values(self) -> dict[Key, float]:
-        values: dict[Key, float] = {}
         total = 0
+        # The number is published after all buckets: whoever reads +Inf beyond it reads in between.
+        values: dict[Key, float] = {(f"{self._name}_count", ()): sum(self._counts)}
         for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
             total += count
             values[f"{self._name}_bucket", (("le", bound),)] = total
         values[f"{self._name}_sum", ()] = self._sum
-        values[f"{self._name}_count", ()] = total
         return values
 
 

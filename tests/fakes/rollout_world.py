@@ -39,7 +39,8 @@ class Service:
     """What users get; survives the controller. `rate`: requests a second of all users.
 
     bad: whether the candidate fails every request. deaf: of the gateway's next changes. die_at: the
-    act before which the controller is killed, counted from 0.
+    act before which the controller is killed, counted from 0. down: slots whose servers have ended;
+    their metrics are as silent as those of `silent`, which answer users.
     """
 
     rate: int = 20
@@ -52,6 +53,7 @@ class Service:
     stable: str = "a"
     loaded: set[str] = field(default_factory=lambda: {"a", "b"})
     silent: set[str] = field(default_factory=set)
+    down: set[str] = field(default_factory=set)
     acts: list[str] = field(default_factory=list)
     counted: dict[str, list[int]] = field(default_factory=lambda: {"a": [0, 0], "b": [0, 0]})
     reached: list[int] = field(default_factory=lambda: [0, 0])
@@ -107,14 +109,15 @@ class Service:
     def look(self, at: float) -> Seen:
         """The scraper's."""
         stable, candidate = self.counters("a"), self.counters("b")
-        return Seen(Scrape(at, stable, candidate), Reached(self.reached[0], self.reached[1]))
+        reached = Reached(self.reached[0], self.reached[1])
+        return Seen(Scrape(at, stable, candidate, stable_ready="a" not in self.down), reached)
 
     def about(self) -> Mapping[str, Any]:
         return {"shadowed": 7}
 
     def counters(self, slot: str) -> Counters | None:
         """Of a version that runs and is heard of."""
-        if slot not in self.loaded or slot in self.silent:
+        if slot not in self.loaded or slot in self.silent | self.down:
             return None
         requests, failures = self.counted[slot]
         times = {"ttft": Histogram((0.1, 0.2), (0, requests - failures, 0))}

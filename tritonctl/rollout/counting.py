@@ -4,15 +4,19 @@
 A request that its client gave up counts as a failure: that is how a version that hangs is seen, and
 where people leave for reasons of their own they leave both. Triton's figures of an ensemble, put
 together of several models' counters that are published one after another, may fall by one for a
-moment; what has been counted stays counted.
+moment; what has been counted stays counted. So are the buckets of a histogram: a page that is read
+in between has requests in a bucket that is far too late. Such a page says nothing of these times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
 
 from tritonctl.rollout.judge import ITL, TTFT
-from tritonctl.rollout.metrics import Counters, Histogram
+from tritonctl.rollout.metrics import Counters, Histogram, counters_of
 from tritonctl.server.top.counters import Reading, sum_known
 from tritonctl.server.top.figures import ITL_SERIES, TTFT_SERIES, Layout, figures
 
@@ -20,6 +24,7 @@ _SERIES = {TTFT: TTFT_SERIES, ITL: ITL_SERIES}
 SUCCESS = "nv_inference_request_success"
 _STALLED = "tritonctl_stalled_requests"
 _NOTHING = Reading(0.0, {})
+_NONE = Counters(0, 0)
 
 
 class Counting:
@@ -29,6 +34,15 @@ class Counting:
         self._layout = layout
         self._raw = 0.0
         self._before: Counters | None = None
+
+    def kept(self) -> dict[str, Any]:
+        """What a later one needs to go on with it, as JSON holds it."""
+        return {"raw": self._raw, "before": self._before and asdict(self._before)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what an earlier one has kept. Raises as `counters_of` for anything else."""
+        raw, self._before = float(kept["raw"]), counters_of(kept["before"])
+        self._raw = raw
 
     def counters(self, reading: Reading) -> Counters:
         """What has been counted until now; from 0 again after a restart of the server."""
@@ -40,11 +54,16 @@ class Counting:
         failures = sum(sum(model.failures.values()) for model in found)
         requests = sum(model.requests_per_s for model in found) + failures
         models = {step for model in found for step in _workers(model.model, self._layout)}
-        times = {
-            name: histogram
-            for name, series in _SERIES.items()
-            if (histogram := _histogram(reading, series, models)) is not None
-        }
+        before = self._before or _NONE
+        seconds = _token_seconds(reading, models)
+        times = {}
+        for name, series in _SERIES.items():
+            histogram, is_whole = _histogram(reading, series, models)
+            if not is_whole and name in before.times:
+                histogram = before.times[name]
+                seconds = before.token_seconds if name == ITL else seconds
+            if histogram is not None:
+                times[name] = histogram
         stalled = sum_known(reading.total(_STALLED, model=model) for model in models)
         now = Counters(
             round(requests),
@@ -52,7 +71,7 @@ class Counting:
             times,
             reading.rss_bytes,
             None if stalled is None else round(stalled),
-            _token_seconds(reading, models),
+            seconds,
         )
         if self._before is not None:
             now = _never_less(self._before, now)
@@ -64,17 +83,26 @@ def _workers(model: str, layout: Layout) -> Iterable[str]:
     return layout.steps.get(model) or (model,)
 
 
-def _histogram(reading: Reading, names: Mapping[str, float], models: set[str]) -> Histogram | None:
-    """Of the first of these series that the server has, all models together."""
+def _histogram(
+    reading: Reading, names: Mapping[str, float], models: set[str]
+) -> tuple[Histogram | None, bool]:
+    """Of the first of these series that the server has, all models together; whether it is whole.
+
+    Our engines publish the larger buckets first, and the count after all of them: until then some
+    buckets are new, others old. No bucket of the histogram has more than that count.
+    """
     for name in names:
-        found = of_series(
+        samples = [
             (float(labels["le"]), value)
             for model in models
             for labels, value in reading.series(f"{name}_bucket", model=model)
-        )
+        ]
+        count = sum_known(reading.total(f"{name}_count", model=model) for model in models)
+        found = of_series(samples, most=math.inf if count is None else count)
         if found is not None:
-            return found
-    return None
+            every = math.fsum(value for bound, value in samples if bound == math.inf)
+            return found, count is None or count == every
+    return None, True
 
 
 def _token_seconds(reading: Reading, models: set[str]) -> float | None:
@@ -85,8 +113,11 @@ def _token_seconds(reading: Reading, models: set[str]) -> float | None:
     return None
 
 
-def of_series(samples: Iterable[tuple[float, float]]) -> Histogram | None:
-    """Of bounds and cumulative counts, those of several servers added; None without any."""
+def of_series(samples: Iterable[tuple[float, float]], most: float = math.inf) -> Histogram | None:
+    """Of bounds and cumulative counts, those of several servers added; None without any.
+
+    most: what no bucket has more than.
+    """
     buckets: dict[float, float] = {}
     for bound, value in samples:
         buckets[bound] = buckets.get(bound, 0.0) + value
@@ -94,10 +125,10 @@ def of_series(samples: Iterable[tuple[float, float]]) -> Histogram | None:
         return None
     *bounds, _ = rising = sorted(buckets)
     # Published one after another: a bucket never holds less than the one before it.
-    counts, most = [], 0.0
+    counts, least = [], 0.0
     for bound in rising:
-        most = max(most, buckets[bound])
-        counts.append(most)
+        least = max(least, min(most, buckets[bound]))
+        counts.append(least)
     return Histogram.cumulative(bounds, counts)
 
 

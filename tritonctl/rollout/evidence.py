@@ -18,10 +18,10 @@ from typing import Any
 
 from tritonctl.host.files import write_atomically
 from tritonctl.rollout.judge import Judge
-from tritonctl.rollout.metrics import Counters, Histogram
+from tritonctl.rollout.metrics import Counters, counters_of
 
 EVIDENCE = "evidence.json"
-_VERSION = 2
+_VERSION = 3
 _LARGEST = 16 << 20  # bytes
 
 
@@ -48,7 +48,7 @@ def restore(folder: Path, judge: Judge, at: float) -> Mapping[str, Any] | None:
             return None
         _read(judge, record["judge"], at)
         about: dict[str, Any] = dict(record["about"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return about
 
@@ -82,7 +82,7 @@ def _read(value: Any, record: Any, at: float) -> Any:
     for name in value.KEPT:
         kept = record[name]
         present = getattr(value, name)
-        setattr(value, name, _counters(kept) if name == "_last" else _read(present, kept, at))
+        setattr(value, name, counters_of(kept) if name == "_last" else _read(present, kept, at))
     for name in getattr(value, "KEPT_TIMES", ()):
         before = record[name]
         setattr(value, name, None if before is None else at - max(0.0, _plain(0.0, before)))
@@ -100,24 +100,3 @@ def _plain(value: Any, record: Any) -> Any:
     if isinstance(record, bool) or not isinstance(record, int | float) or not math.isfinite(record):
         raise TypeError("no number")
     return int(record) if isinstance(value, int) else float(record)
-
-
-def _counters(record: Any) -> Counters | None:
-    if record is None:
-        return None
-    times = {
-        str(name): Histogram(tuple(map(float, one["bounds"])), tuple(map(int, one["counts"])))
-        for name, one in record["times"].items()
-    }
-    memory, stalled = (
-        None if record[name] is None else int(record[name]) for name in ("memory_bytes", "stalled")
-    )
-    seconds = record["token_seconds"]
-    return Counters(
-        int(record["requests"]),
-        int(record["failures"]),
-        times,
-        memory,
-        stalled,
-        None if seconds is None else float(seconds),
-    )

@@ -295,8 +295,8 @@ class Judge:
         if (trouble := self._presence.trouble) or verdict.rejected:
             return Standing.ROLLBACK, trouble or _WHAT[worst]
         if not known or not self._step_requests:
-            what = "request to the candidate in this step yet" if known else "metrics of both"
-            return Standing.UNKNOWN, f"no {what}"
+            what = "no request to the candidate in this step yet" if known else self._presence.lacks
+            return Standing.UNKNOWN, what
         if verdict.total >= _SUSPICIOUS * verdict.limit:
             return Standing.HOLD, f"it may be that {_WHAT[worst]}"
         if self._step_failures > max(_FEW, self._step_requests * self._most_failures):

@@ -205,6 +205,7 @@ class Cluster:
                 lambda: _url(GATEWAY, _STATS),
                 clusters_of(candidate),
                 scrape=pods.scrape,
+                kept=kept,
             )
             return PodsScraper(metrics, components, names[1], reach)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,31 @@ class Counters:
     token_seconds: float | None = None
 
 
+def counters_of(record: Any) -> Counters | None:
+    """What `dataclasses.asdict` made of them, and JSON of that; None of None.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
+    """
+    if record is None:
+        return None
+    times = {
+        str(name): Histogram(tuple(map(float, one["bounds"])), tuple(map(int, one["counts"])))
+        for name, one in record["times"].items()
+    }
+    memory, stalled = (
+        None if record[name] is None else int(record[name]) for name in ("memory_bytes", "stalled")
+    )
+    seconds = record["token_seconds"]
+    return Counters(
+        int(record["requests"]),
+        int(record["failures"]),
+        times,
+        memory,
+        stalled,
+        None if seconds is None else float(seconds),
+    )
+
+
 @dataclass(frozen=True)
 class Distances:
     """One shadowed question: of stable's two answers, and of both to the candidate's; 0 to 1."""
@@ -63,6 +89,7 @@ class Scrape:
     stable, candidate: what a version's servers count. sent: requests that Envoy has sent to the
     candidate since it began, None where that is not known: they tell metrics that stand still from
     a time without requests. answers: shadowed questions since the last scrape.
+    stable_ready: whether the gateway has a server of stable that can answer; None likewise.
     """
 
     at: float
@@ -70,6 +97,7 @@ class Scrape:
     candidate: Counters | None
     sent: int | None = None
     answers: Sequence[Distances] = ()
+    stable_ready: bool | None = None
 
 
 @dataclass(frozen=True)

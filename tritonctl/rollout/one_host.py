@@ -153,6 +153,7 @@ class Host:
                 lambda: groups.envoy_metrics_url(project),
                 clusters_of(candidate),
                 _shadowed(project, candidate, folder, service, int(kept.get("shadowed", 0))),
+                kept,
             )
 
         return World(scraper, service, time.monotonic, time.time, time.sleep)

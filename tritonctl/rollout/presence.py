@@ -81,18 +81,27 @@ class Presence:
     def __init__(self, at: float, timeout: float) -> None:
         self.stable = Group("stable", at, timeout)
         self.candidate = Group("candidate", at, timeout)
+        self.stable_is_down = False
 
     def see(self, scrape: Scrape) -> tuple[Moment | None, Moment | None]:
         """Of candidate and stable, what happened since the last scrape."""
+        self.stable_is_down = scrape.stable is None and scrape.stable_ready is False
         candidate = self.candidate.see(scrape.at, scrape.candidate, scrape.sent)
         return candidate, self.stable.see(scrape.at, scrape.stable)
+
+    @property
+    def lacks(self) -> str:
+        """What is not known, where it is not of both."""
+        down = "stable is down: users stay where they are"
+        return down if self.stable_is_down else "no metrics of both"
 
     @property
     def trouble(self) -> str:
         """Why the rollout cannot go on; empty if it can.
 
-        Counts that begin anew for both are those of whoever counts, such as Envoy.
+        Counts that begin anew for both are those of whoever counts, such as Envoy. A stable that is
+        down is none: there nobody would answer users who are taken back.
         """
         if self.candidate.restarted and not self.stable.restarted:
             return "candidate counts from 0 again: it was restarted"
-        return self.candidate.trouble or self.stable.trouble
+        return self.candidate.trouble or ("" if self.stable_is_down else self.stable.trouble)

@@ -14,22 +14,22 @@ from tritonctl.rollout.controller import Reached, Seen
 from tritonctl.rollout.counting import SUCCESS, Counting, of_series
 from tritonctl.rollout.judge import RESPONSE
 from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
-from tritonctl.server.gateway.clusters import GRPC, REST, of_slot
+from tritonctl.server.gateway.clusters import FRONTEND, GRPC, REST, of_slot, slot_first
 from tritonctl.server.gateway.shares import OTHERS, USERS
 from tritonctl.server.slots import Slot
-from tritonctl.server.top.counters import Reading
+from tritonctl.server.top.counters import Reading, sum_known
 from tritonctl.server.top.figures import Layout
 from tritonctl.server.usage import ServerUsage
 
 # Beyond it a version is not heard of in this look.
 _SECONDS = 2.0
 _CANDIDATE = 1  # its place; stable has 0
-_FILTER = "upstream_rq_t"  # total and time
+_FILTER = "upstream_rq_t%7Cmembership_healthy"  # of the first: total and time
 _CLUSTER, _TIME = "envoy_cluster_name", "envoy_cluster_upstream_rq_time_bucket"
 
+_HEALTHY = "envoy_cluster_membership_healthy"
+
 Answer = TypeVar("Answer")
-# What was sent to the candidate, what has come, and the times of candidate and stable.
-AtGateway = tuple[int, Reached, tuple[Histogram | None, Histogram | None]]
 
 
 class Shadowed(Protocol):
@@ -52,11 +52,37 @@ class Version:
     usage: ServerUsage | None = None
 
 
+@dataclass(frozen=True)
+class Clusters:
+    """Envoy's names. sent: that count what was sent to the candidate's servers.
+
+    candidate, stable: that count how long whole answers took. Envoy does so where a route leads:
+    for users who were moved, that is the cluster which falls back on the other slot. ready: that
+    know which of stable's servers are.
+    """
+
+    sent: Sequence[str] = ()
+    candidate: Sequence[str] = ()
+    stable: Sequence[str] = ()
+    ready: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _AtGateway:
+    """What `Scrape` and `Seen` have of it."""
+
+    sent: int | None = None
+    reached: Reached | None = None
+    candidate: Histogram | None = None
+    stable: Histogram | None = None
+    stable_ready: bool | None = None
+
+
 class MetricsScraper:
     """Looks at the versions and at the gateway. None for a version: it does not run.
 
-    gateway: says where its metrics are. clusters: of candidate and stable, for what was
-    sent to the candidate, and how long whole answers took.
+    gateway: says where its metrics are. kept: what an earlier one was about, with which it goes on
+    where that fits: counts that have been smoothed do not fall for a new process.
     """
 
     def __init__(
@@ -64,14 +90,16 @@ class MetricsScraper:
         stable: Version | None,
         candidate: Version | None,
         gateway: Callable[[], str],
-        clusters: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        clusters: Clusters | None = None,
         shadowed: Shadowed | None = None,
+        kept: Mapping[str, Any] | None = None,
         scrape: Callable[[str, float], Metrics] = scrape,
     ) -> None:
         self._versions = [stable, candidate]
-        self._counting = [Counting(each.layout if each else Layout()) for each in self._versions]
+        self._counting = self._new_counting()
         self._successes: list[float] = []  # of each server of the candidate, at the last look
-        self._gateway, self._clusters = gateway, clusters
+        self._go_on(kept or {})
+        self._gateway, self._clusters = gateway, clusters or Clusters()
         self._shadowed = shadowed
         self._scrape = scrape
         # A thread each, and no more than one at a time: what hangs is not asked again.
@@ -89,14 +117,36 @@ class MetricsScraper:
         stable, candidate, gateway = (
             self._end(place, future) for place, future in enumerate(waiting)
         )
-        sent, reached, times = gateway or (None, None, (None, None))
-        candidate, stable = _with_response(candidate, times[0]), _with_response(stable, times[1])
+        there = gateway or _AtGateway()
         answers = self._shadowed.news() if self._shadowed is not None else ()
-        return Seen(Scrape(at, stable, candidate, sent, answers), reached)
+        scrape = Scrape(
+            at,
+            _with_response(stable, there.stable),
+            _with_response(candidate, there.candidate),
+            there.sent,
+            answers,
+            there.stable_ready,
+        )
+        return Seen(scrape, there.reached)
 
     def about(self) -> Mapping[str, Any]:
-        """How far the shadow's answers were read."""
-        return {"shadowed": self._shadowed.offset} if self._shadowed is not None else {}
+        """How far the shadow's answers were read, and what has been counted."""
+        counted = {
+            "counted": [each.kept() for each in self._counting],
+            "successes": self._successes,
+        }
+        return counted | ({"shadowed": self._shadowed.offset} if self._shadowed else {})
+
+    def _go_on(self, kept: Mapping[str, Any]) -> None:
+        try:
+            for counting, one in zip(self._counting, kept["counted"], strict=True):
+                counting.restore(one)
+            self._successes = [float(each) for each in kept["successes"]]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self._counting = self._new_counting()
+
+    def _new_counting(self) -> list[Counting]:
+        return [Counting(each.layout if each else Layout()) for each in self._versions]
 
     def _begin(self, place: int, call: Callable[[], Answer]) -> Future[Answer] | None:
         late = self._late[place]
@@ -130,27 +180,39 @@ class MetricsScraper:
         before, self._successes = self._successes, [page.total(SUCCESS) for page in pages]
         return any(now < then for now, then in zip(self._successes, before, strict=False))
 
-    def _at_gateway(self) -> AtGateway:
+    def _at_gateway(self) -> _AtGateway:
         url = f"{self._gateway()}?usedonly&filter={_FILTER}"
         metrics = self._scrape(url, _SECONDS)
         sent = sum(
             metrics.total("envoy_cluster_upstream_rq", **{_CLUSTER: name})
-            for name in self._clusters[0]
+            for name in self._clusters.sent
         )
         routes = {
             name: int(metrics.total("envoy_vhost_route_upstream_rq", envoy_route=name))
             for name in (USERS, OTHERS)
         }
-        candidate, stable = (_response(metrics, names) for names in self._clusters)
-        return int(sent), Reached(sum(routes.values()), routes[USERS]), (candidate, stable)
+        healthy = sum_known(
+            sample.value
+            for name in self._clusters.ready
+            for sample in metrics.samples(_HEALTHY, **{_CLUSTER: name})
+        )
+        return _AtGateway(
+            int(sent),
+            Reached(sum(routes.values()), routes[USERS]),
+            _response(metrics, self._clusters.candidate),
+            _response(metrics, self._clusters.stable),
+            None if healthy is None else healthy > 0,
+        )
 
 
-def clusters_of(candidate: Slot) -> tuple[list[str], list[str]]:
-    """Envoy's, of the candidate's slot and of stable's."""
+def clusters_of(candidate: Slot) -> Clusters:
+    """With the candidate in this slot, and stable in the other one."""
     own, others = (
-        [of_slot(name, slot) for name in (GRPC, REST)] for slot in (candidate, candidate.other)
+        [named(name, slot) for name in (GRPC, REST, FRONTEND) for named in (of_slot, slot_first)]
+        for slot in (candidate, candidate.other)
     )
-    return own, others
+    sent = [of_slot(name, candidate) for name in (GRPC, REST)]
+    return Clusters(sent, own, others, [of_slot(GRPC, candidate.other)])
 
 
 def _response(metrics: Metrics, clusters: Sequence[str]) -> Histogram | None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from tritonctl.server.top.figures import Layout
 
 LAYOUT = Layout(steps={"speller": ("speller_tokenizer", "speller_engine")})
 TTFT = "tritonctl_time_to_first_token_seconds_bucket"
+TTFT_COUNT = "tritonctl_time_to_first_token_seconds_count"
 
 
 def text(
@@ -27,6 +30,7 @@ def text(
     errors: int = 0,
     cancelled: int = 0,
     buckets: Mapping[str, int] | None = None,
+    count: int | None = None,
 ) -> str:
     """What an ensemble's Triton publishes, as far as it matters here."""
     lines = [
@@ -39,6 +43,7 @@ def text(
             f'{TTFT}{{model="speller_engine",le="{bound}"}} {count}'
             for bound, count in (buckets or {}).items()
         ),
+        *([f'{TTFT_COUNT}{{model="speller_engine"}} {count}'] if count is not None else []),
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -89,6 +94,46 @@ def test_counts_never_fall() -> None:
     assert (again.requests, again.failures) == (1, 0)
 
 
+def test_a_page_from_between_two_buckets() -> None:
+    """The larger ones are new, the others are not: nobody waited that long, and none is told so."""
+    counting = Counting(LAYOUT)
+    before = {"0.1": 3, "0.2": 8, "5.0": 10, "+Inf": 10}
+    first = counted(counting, text(10, buckets=before, count=10))
+    between = counted(
+        counting, text(30, buckets=before | {"0.2": 28, "5.0": 30, "+Inf": 30}, count=10)
+    )
+    assert between.times == first.times
+    whole = {"0.1": 10, "0.2": 28, "5.0": 30, "+Inf": 30}
+    assert counted(counting, text(30, buckets=whole, count=30)).times["ttft"].counts == (
+        10, 18, 2, 0,
+    )  # fmt: skip
+
+
+def test_the_first_page_is_from_between_two_buckets() -> None:
+    """Of times that are not known, but for those that were there already."""
+    buckets = {"0.1": 3, "0.2": 8, "5.0": 30, "+Inf": 30}
+    found = counted(Counting(LAYOUT), text(30, buckets=buckets, count=10))
+    assert found.times["ttft"].counts == (3, 5, 2, 0)
+
+
+def test_seconds_of_tokens_from_between() -> None:
+    """They go with their histogram."""
+    name = "tritonctl_inter_token_latency_seconds"
+
+    def page(seconds: float, within: int, beyond: int, count: int) -> str:
+        series = [("bucket", ',le="0.01"', within), ("bucket", ',le="+Inf"', beyond)]
+        return text() + "".join(
+            f'{name}_{part}{{model="speller_engine"{more}}} {value}\n'
+            for part, more, value in [*series, ("count", "", count), ("sum", "", seconds)]
+        )
+
+    counting = Counting(LAYOUT)
+    first = counted(counting, page(1.0, 90, 100, 100))
+    between = counted(counting, page(9.0, 90, 200, 100))
+    assert (between.times, between.token_seconds) == (first.times, 1.0)
+    assert counted(counting, page(9.0, 150, 200, 200)).token_seconds == 9.0
+
+
 def test_a_model_without_steps() -> None:
     """A task without tokens has no times of its own."""
     published = 'nv_inference_request_success{model="encoder"} 3\n'
@@ -108,8 +153,10 @@ class Shadow:
 
 
 TIMES = [
-    ("triton_grpc_b", 10, 1),
-    ("triton_grpc_b", "+Inf", 3),
+    ("triton_grpc_b", 10, 1),  # of testers
+    ("triton_grpc_b", "+Inf", 1),
+    ("triton_grpc_b_first", 10, 0),  # of users who were moved
+    ("triton_grpc_b_first", "+Inf", 2),
     ("triton_rest_b", 10, 2),
     ("triton_rest_b", "+Inf", 2),
     ("triton_rest_a", 10, 0),
@@ -117,7 +164,7 @@ TIMES = [
 ]
 
 
-def gateway(users: int, others: int) -> str:
+def gateway(users: int, others: int, ready: int = 1) -> str:
     """What Envoy publishes."""
     sent = [("triton_grpc_b", 5), ("triton_rest_b", 2), ("triton_grpc_a", 100)]
     return "".join(
@@ -132,6 +179,8 @@ def gateway(users: int, others: int) -> str:
             ),
             f'envoy_vhost_route_upstream_rq_total{{envoy_route="users"}} {users}\n',
             f'envoy_vhost_route_upstream_rq_total{{envoy_route="others"}} {others}\n',
+            'envoy_cluster_membership_healthy{envoy_cluster_name="triton_grpc_b"} 1\n',
+            f'envoy_cluster_membership_healthy{{envoy_cluster_name="triton_grpc_a"}} {ready}\n',
         ]
     )
 
@@ -156,7 +205,42 @@ def test_a_look() -> None:
     assert seen.scrape.stable.times["response"].counts == (0, 5)
     assert seen.gateway is not None
     assert (seen.gateway.requests, seen.gateway.with_user) == (100, 30)
-    assert scraper.about() == {"shadowed": 2}
+    assert scraper.about()["shadowed"] == 2
+    assert seen.scrape.stable_ready is True
+    published["envoy"] = gateway(users=30, others=70, ready=0)
+    assert scraper.look(4.0).scrape.stable_ready is False
+    published["envoy"] = ""
+    assert scraper.look(5.0).scrape.stable_ready is None
+
+
+def test_another_process_goes_on_counting() -> None:
+    """What fell by one for a moment, or lay between two buckets, is no restart for it, either."""
+    whole = {"0.1": 3, "0.2": 10, "+Inf": 10}
+    published = {"a": text(90), "b": text(10, failed=4, errors=2, buckets=whole), "envoy": ""}
+
+    def scraper(kept: Mapping[str, Any]) -> MetricsScraper:
+        return MetricsScraper(
+            Version(["a"], LAYOUT),
+            Version(["b"], LAYOUT),
+            lambda: "envoy",
+            scrape=lambda url, _: Metrics.parse(published[url.partition("?")[0]]),
+            kept=kept,
+        )
+
+    first = scraper({})
+    before = first.look(1.0).scrape
+    kept = json.loads(json.dumps(first.about()))
+    published["b"] = text(10, failed=4, errors=1, buckets=whole | {"0.2": 9})
+    for about, fits in ((kept, True), ({}, False), (kept | {"counted": [{}, {}]}, False)):
+        found = scraper(about).look(2.0).scrape
+        assert found.candidate is not None
+        assert before.candidate is not None
+        assert (moment(before.candidate, found.candidate) is not None) == fits
+    published["b"] = text(9, buckets=whole)
+    restarted = scraper(kept).look(2.0).scrape.candidate
+    assert restarted is not None
+    assert before.candidate is not None
+    assert moment(before.candidate, restarted) is None
 
 
 def test_several_servers_of_a_version() -> None:

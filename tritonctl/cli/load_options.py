@@ -76,7 +76,7 @@ class LoadOptions:
         with (
             self.server.named(project) as named,
             named.metrics(self.metrics_url) as metrics,
-            named.described() as described,
+            named.described(project) as described,
         ):
             target = target_of(project, protocol, named.endpoint(), metrics)
             yield replace(target, described=described)

@@ -61,15 +61,19 @@ class Named:
         return server.endpoint
 
     @contextmanager
-    def described(self) -> Iterator[Endpoint | None]:
-        """Who says what is served, where a cluster's gateway does not; None: who is asked."""
+    def described(self, project: Project) -> Iterator[Endpoint | None]:
+        """Who says what is served, where a cluster's gateway does not; None: who is asked.
+
+        The options say how the gateway is reached, `server.tls` of the project how Triton is.
+        """
         if self.installation is None:
             yield None
             return
         from tritonctl.protocol.channel import Endpoint
+        from tritonctl.server.security.certificate_checks import client_tls
 
         with self.installation.triton() as way:
-            yield Endpoint(way.address())
+            yield Endpoint(way.address(), client_tls(project, way.name))
 
     @contextmanager
     def metrics(self, url: str | None) -> Iterator[Callable[[], Metrics] | None]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from tests.commands import run_here
+from tests.envoy_process import project_with
 from tests.fakes.kubectl import FakeKubectl
 from tests.fakes.task_server import TaskServer, task_server
 from tests.fakes.text_server import text_server
@@ -26,13 +27,14 @@ from tritonctl.cli.options import ProjectOptions
 from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import ServerError
 from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.server.kubernetes.installation import Installation
 from tritonctl.server.kubernetes.kubectl import Kubectl
 from tritonctl.server.kubernetes.lasting import Lost
 from tritonctl.server.kubernetes.metrics import PodMetrics
 from tritonctl.server.kubernetes.refusals import ClusterError
-from tritonctl.server.security.certificates import make_certificates
+from tritonctl.server.security.certificates import make_certificates, tls_section
 from tritonctl.server.smoke.outcomes import SmokeReport
 
 CLUSTER = ("--on", "kubernetes", "--namespace", "team")
@@ -154,12 +156,33 @@ def test_a_load_test_asks_a_pod_what_is_served(demo: FakeKubectl, tmp_path: Path
     demo.forwards("pod/demo-triton-1", 9)
     demo.forwards("service/demo", 10)
     options = LoadOptions(server=ON)
-    project = cast("Project", SimpleNamespace(root=tmp_path / "demo"))
+    server = SimpleNamespace(tls=None)
+    project = cast("Project", SimpleNamespace(root=tmp_path / "demo", server=server))
     with options.target(project, "http") as target:
         assert target.described is not None
+        assert target.described.tls is None
         assert target.source("http") == ("grpc", target.described)
         assert target.described.url != target.url
         assert target.metrics is not None
+
+
+def test_a_load_test_asks_a_pod_that_has_tls(demo: FakeKubectl, tmp_path: Path) -> None:
+    """By the project's own files for it, under the name that its certificate is for."""
+    folder = tmp_path / "demo"
+    make_certificates(folder / "certs", ["demo-triton"])
+    server = {"tls": tls_section(Path("certs"))}
+    project = project_with({}, folder, server)
+    with serving(folder / "certs") as url:
+        demo.forwards("pod/demo-triton-1", _port(url))
+        demo.forwards("service/demo", 10)
+        with LoadOptions(server=ON).target(project, "grpc") as target:
+            assert target.tls is None
+            described = target.described
+            assert described is not None
+            assert described.tls is not None
+            assert described.tls.server_name == "demo-triton"
+            with TritonClient(described.url, tls=described.tls) as client:
+                assert client.model_ready("speller")
 
 
 class _Triton(Answering):

@@ -76,11 +76,22 @@ def checked_tls(project: Project, *, now: datetime | None = None) -> ClientTls |
     if "client_ca" in files:
         _refuse_client_without(files)
         _refuse_unsigned(files["client_certificate"], files["client_ca"])
+    return client_tls(project, _expected_name(files["certificate"], project.server.address))
+
+
+def client_tls(project: Project, name: str | None) -> ClientTls | None:
+    """What clients of a server use that has `server.tls`; name: in its certificate.
+
+    None: of the address that they dial.
+    """
+    tls = project.server.tls
+    if tls is None:
+        return None
     return ClientTls(
         ca=tls.ca and project.path(tls.ca),
         certificate=tls.client_certificate and project.path(tls.client_certificate),
         key=tls.client_key and project.path(tls.client_key),
-        server_name=_expected_name(files["certificate"], project.server.address),
+        server_name=name,
     )
 
 

@@ -44,6 +44,7 @@ GROUPS = {
     "tasks_handle": "tasks",
     "traced_handle": "traced",
     "speller_handle": "speller",
+    "installation": "cluster",  # in the order of its files
 }
 CONTAINERS = "containers"
 # The files that come next, each for a process of its own: what takes longest comes first, and what

@@ -67,6 +67,14 @@ class Counted:
         )
 
 
+def has_ended(pod: dict[str, Any]) -> bool:
+    """Whether it was to end, and every container of it has."""
+    containers = pod["status"].get("containerStatuses", [])
+    return "deletionTimestamp" in pod["metadata"] and all(
+        "terminated" in each["state"] for each in containers
+    )
+
+
 class Installation:
     """One, in a namespace of its own; `project` has its certificates and keys."""
 
@@ -143,13 +151,15 @@ class Installation:
         ) and len(self.pods()) == sum(each["spec"]["replicas"] for each in deployments)
 
     def pods(self, component: str | None = None) -> list[dict[str, Any]]:
-        """All of them, also those that end."""
+        """All of them, also those that end; not those that have ended.
+
+        A kubelet of 1.20 tells some of these only when it next collects its garbage: every minute.
+        """
         labels = f"app.kubernetes.io/instance={NAME}"
         if component:
             labels += f",app.kubernetes.io/component={component}"
         found = self.cluster.read(self.namespace, "pods", labelSelector=labels)
-        pods: list[dict[str, Any]] = found["items"]
-        return pods
+        return [pod for pod in found["items"] if not has_ended(pod)]
 
     def names(self, component: str | None = None) -> list[str]:
         """Of those pods."""

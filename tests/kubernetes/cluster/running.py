@@ -117,6 +117,15 @@ class Cluster:
             command, input=given, capture_output=True, text=True, check=False, timeout=seconds
         )
 
+    def environment(self) -> dict[str, str]:
+        """The variables by which a user's commands find kubectl and the cluster."""
+        folder = self.state / "bin"
+        folder.mkdir(exist_ok=True)
+        if not (folder / "kubectl").is_symlink():
+            (folder / "kubectl").symlink_to(self.kubectl_program)
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        return {"PATH": path, "KUBECONFIG": str(self.kubeconfig)}
+
     def read(self, namespace: str, kind: str, name: str = "", **query: str) -> Any:
         """Objects of a kind, or one, as the API has them: kubectl needs a tenth of a second."""
         place = f"{_GROUPS[kind]}/namespaces/{namespace}/{kind}{name and f'/{name}'}"

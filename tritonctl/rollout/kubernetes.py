@@ -158,7 +158,7 @@ class Cluster:
         reach = Reach()
         version = Version([_url(in_slot(TRITON, slot), "/metrics")], self._layout(slot))
         components = self._components(reach, [slot], gateway=False)
-        scraper = MetricsScraper(version, None, lambda: "", scrape=Pods(components).scrape)
+        scraper = MetricsScraper(version, None, None, scrape=Pods(components).scrape)
         try:
             for _ in range(_TRIES):  # the first one has to connect
                 if (counters := scraper.look(0.0).scrape.stable) is not None:

@@ -133,7 +133,7 @@ class Host:
     def times(self, slot: Slot) -> list[str]:
         """Which times its servers count."""
         version = _version(self._project, slot)
-        counters = MetricsScraper(version, None, lambda: "").look(0.0).scrape.stable
+        counters = MetricsScraper(version, None, None).look(0.0).scrape.stable
         return sorted(counters.times) if counters is not None else []
 
     def take_back(self) -> None:

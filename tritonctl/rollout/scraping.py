@@ -81,15 +81,16 @@ class _AtGateway:
 class MetricsScraper:
     """Looks at the versions and at the gateway. None for a version: it does not run.
 
-    gateway: says where its metrics are. kept: what an earlier one was about, with which it goes on
-    where that fits: counts that have been smoothed do not fall for a new process.
+    gateway: says where its metrics are; None: it is not asked. kept: what an earlier one was about,
+    with which it goes on where that fits: counts that have been smoothed do not fall for a new
+    process.
     """
 
     def __init__(
         self,
         stable: Version | None,
         candidate: Version | None,
-        gateway: Callable[[], str],
+        gateway: Callable[[], str] | None,
         clusters: Clusters | None = None,
         shadowed: Shadowed | None = None,
         kept: Mapping[str, Any] | None = None,
@@ -180,7 +181,9 @@ class MetricsScraper:
         before, self._successes = self._successes, [page.total(SUCCESS) for page in pages]
         return any(now < then for now, then in zip(self._successes, before, strict=False))
 
-    def _at_gateway(self) -> _AtGateway:
+    def _at_gateway(self) -> _AtGateway | None:
+        if self._gateway is None:
+            return None
         url = f"{self._gateway()}?usedonly&filter={_FILTER}"
         metrics = self._scrape(url, _SECONDS)
         sent = sum(

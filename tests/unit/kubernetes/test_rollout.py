@@ -481,6 +481,14 @@ def test_the_pods_of_a_version_are_one(
         component.close()
 
 
+def test_times_of_the_servers_are_known_before_anybody_is_moved(
+    fake: FakeCluster, installed: Installed, project: Project, metrics: tuple[int, dict[str, float]]
+) -> None:
+    """They alone are asked: the gateway has no part in it."""
+    fake.set(pods=[pod("p1")], ports={"pod/p1": metrics[0]})
+    assert rolling.Cluster(project, installed.kubectl, "demo").times(Slot.B) == []
+
+
 def test_no_cluster_is_not_silence(fake: FakeCluster, installed: Installed) -> None:
     """The version is unknown, and so is the whole look, with the reason."""
     reach = Reach()

@@ -25,8 +25,8 @@ FEW, MORE = 2, 10
 SCALING = {"by": "adapter", "minReplicas": 1, "maxReplicas": 3, "streamsPerReplica": 4}
 # The chart waits five minutes before it takes a server away, which a test does not.
 HASTE = {
-    "stabilizationWindowSeconds": 10,
-    "policies": [{"type": "Pods", "value": 1, "periodSeconds": 15}],
+    "stabilizationWindowSeconds": 5,
+    "policies": [{"type": "Pods", "value": 1, "periodSeconds": 5}],
 }
 
 
@@ -53,7 +53,7 @@ def test_servers_come_and_go_with_the_load(
     rules = served.chart / "files" / "prometheus-adapter.yaml"
     with metrics(served.cluster, monitors, served.namespace, rules, tmp_path) as prometheus:
         served.helm("upgrade", {"scaling": SCALING})
-        hasten(served)
+        wait_until(lambda: hasten(served), 30)
         with served.streams(FEW) as few:
             with served.streams(MORE) as more:
                 began = time.monotonic()
@@ -71,14 +71,17 @@ def test_servers_come_and_go_with_the_load(
     assert all("no healthy upstream" in each for each in few.refused + more.refused)
 
 
-def hasten(served: Installation) -> None:
-    """In the version that has the field: `kubectl patch` finds nothing to change in it."""
+def hasten(served: Installation) -> bool:
+    """In the version that has the field: `kubectl patch` finds nothing to change in it.
+
+    Whether it is done: its controller writes there, too.
+    """
     place = "/apis/autoscaling/v2beta2/namespaces/{}/horizontalpodautoscalers/{}-triton"
     address = place.format(served.namespace, NAME)
     record = json.loads(served.cluster.kubectl("get", "--raw", address))
     record["spec"]["behavior"]["scaleDown"] |= HASTE
     command = ("replace", "--raw", address, "--filename=-")
-    served.cluster.kubectl(*command, given=json.dumps(record))
+    return served.cluster.asked(*command, given=json.dumps(record)).returncode == 0
 
 
 def served_by(served: Installation) -> int:

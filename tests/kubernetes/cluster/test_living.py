@@ -7,7 +7,7 @@ import http.client
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -62,8 +62,10 @@ def probing(served: Installation, pod: str) -> Iterator[Probed]:
         host, _, port = address.rpartition(":")
         while not stop.wait(LOOK_SECONDS):
             yes = False
-            with suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection(host, int(port), timeout=5)
+            with (
+                suppress(OSError, http.client.HTTPException),
+                closing(http.client.HTTPConnection(host, int(port), timeout=5)) as connection,
+            ):
                 connection.request("GET", path)
                 yes = connection.getresponse().status == 200
             answers.append(yes)

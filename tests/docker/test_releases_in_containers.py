@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,11 +37,10 @@ PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture
-def project(
-    proven: None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Project]:
+def project(proven: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Two releases, the second one served from a container."""
-    root = tmp_path / f"tritonctl-releases-{os.getpid()}"
+    # Short: the shadow's socket is below it, and the kernel takes names of at most 107 bytes.
+    root = tmp_path_factory.mktemp("r") / f"tritonctl-r-{os.getpid()}"
     tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
     replay_project(root, {MODEL: (tokenizer, [])})
     file = root / "tritonctl.yaml"

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rollouts with a shadow, all of it real: a candidate that answers otherwise is taken back.
 
-The engine replays one token, each release another.
+The text engine replays one token, each release another; the encoder pools in another way.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -20,14 +21,17 @@ from pathlib import Path
 import pytest
 
 from tests import sample_tokenizers
+from tests.engine_cache import build_cached
 from tests.server.replay import replay_project
 from tests.server.test_groups import HEADER, TOKENS, Users
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
+from tests.servers import ON_FREE_PORTS, meanwhile
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
 from tritonctl.releases.publish import publish
 from tritonctl.rollout.journal import Phase
 from tritonctl.rollout.shadow.found import Counts, read_found
@@ -42,6 +46,7 @@ from tritonctl.server.trial import not_asked
 pytestmark = [pytest.mark.server, pytest.mark.exhaustive]
 PATIENCE_SECONDS = 120.0
 PEOPLE = 4
+ENCODER = Path(__file__).parents[2] / "examples" / "number-finder"
 SETTINGS = {"user_header": HEADER, "shadow": 0.5, "steps": [50, 100], "hold_seconds": 300.0}
 
 
@@ -99,18 +104,10 @@ class Asking:
             except (OSError, HTTPException, TritonctlError) as error:
                 self.errors[f"{type(error).__name__}: {error}"] += 1
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def going_on(self) -> AbstractContextManager[None]:
         """As long as the context."""
         threads = [threading.Thread(target=self._use, args=[f"user-{n}"]) for n in range(PEOPLE)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._done.set()
-            for thread in threads:
-                thread.join()
+        return meanwhile(threads, self._done)
 
 
 def gateway_url(project: Project) -> str:
@@ -160,3 +157,50 @@ def test_what_is_asked_of_the_frontend(project: Project) -> None:
         found = rolled_out(project)
     assert taken_back(found) == {(0, 1)}
     assert users.errors == {}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Two releases of the shipped encoder: it averages all tokens; it takes the first one."""
+    folder = tmp_path_factory.mktemp("e") / "p"
+    checkpoint = folder / "checkpoint"
+    shutil.copytree(ENCODER / "checkpoint", checkpoint)
+    engine = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}
+    model = {"task": "embedding", "checkpoint": "checkpoint", "engine": engine}
+    data = {
+        "schema": "tritonctl/v1",
+        "models": {"finder": model},
+        "server": ON_FREE_PORTS,
+        "rollout": {**SETTINGS, "shadow": 1.0},
+        "gateway": {"port": 0, "admin_port": 0},
+    }
+    file = folder / "tritonctl.yaml"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    project = load_project(file)
+    pooling = checkpoint / "1_Pooling" / "config.json"
+    for mode in ("mean", "cls"):
+        content = json.loads(pooling.read_text(encoding="utf-8"))
+        pooling.write_text(json.dumps(content | {"pooling_mode": mode}), encoding="utf-8")
+        build_cached(project)
+        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+    yield project
+    stop(project, Silent())
+
+
+def test_wrong_pooling_is_taken_back_by_the_shadow(encoder: Project) -> None:
+    """Vectors of the right size that come in time: only their directions are others."""
+    serve_release(encoder, "1", Silent())
+    url = gateway_url(encoder)
+    texts = (ENCODER / "texts.txt").read_text(encoding="utf-8").splitlines()[:100]
+
+    def ask(user: str) -> None:
+        with TritonClient(url, headers={HEADER: user}) as client:
+            for text in texts:
+                client.embed("finder", [text])
+
+    users = Asking(ask)
+    with users.going_on():
+        found = rolled_out(encoder)
+    differences = taken_back(found)
+    assert max(noise for noise, _ in differences) < 0.01
+    assert sum(other for _, other in differences) / len(differences) > 0.5

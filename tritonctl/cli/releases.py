@@ -50,6 +50,8 @@ def list_(
     records = [_record(stored, served) for stored in releases]
     headings = ("release", "published", "size", "smoke", "")
     console.table({"releases": records}, headings, rows)
+    if not rows:
+        console.note("none yet: `tritonctl release` publishes one")
 
 
 def served_release(project: Any) -> str | None:

@@ -29,10 +29,12 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Serve an older release again, or any other that is kept; no request is lost."""
+    from tritonctl.rollout.standing import refuse_another_stable
     from tritonctl.server.release_switch import rollback
 
-    console = voice.console()
-    done = rollback(project.load(), release, console, ask=ask)
+    console, loaded = voice.console(), project.load()
+    refuse_another_stable(loaded, release)
+    done = rollback(loaded, release, console, ask=ask)
     if done.abandoned:
         console.warning(f"{done.abandoned} streams of the old release did not end in time")
     if done.held:

@@ -65,8 +65,19 @@ def command(
     rows.append(["compared", str(counts.compared), ""])
     rows += [[f"left: {why}", str(count), ""] for why, count in counts.left.items()]
     console.table(record, ("", "A, or A and A (noise)", "B, or A and B"), rows)
+    if not comparisons:
+        console.note(_why_none(found))
     if output is not None:
         console.note(f"→ {output}")
+
+
+def _why_none(found: Rollout) -> str:
+    if not found.state.about.get("settings", {}).get("shadow"):
+        return (
+            "it has no shadow: set `rollout.shadow`, the share of the requests that are asked of "
+            "both; or ask them yourself: `tritonctl rollout compare`"
+        )
+    return "nothing is compared yet: requests come through the gateway, when servers have room"
 
 
 def _names(found: Rollout) -> tuple[str, str]:

@@ -87,8 +87,10 @@ def _rendered(project: Project, console: Console) -> tuple[Server, bool]:
 
 def _released(project: Project, release: str, console: Console) -> tuple[Server, bool]:
     from tritonctl.cli.rollback import summary
+    from tritonctl.rollout.standing import refuse_another_stable
     from tritonctl.server.release_switch import serve_release
 
+    refuse_another_stable(project, release)
     state, started, switched = serve_release(project, release, console)
     if switched:
         console.note(summary(switched))

@@ -10,6 +10,7 @@ from typing import Any
 
 from tritonctl.errors import UsageError
 from tritonctl.project.schema import Project
+from tritonctl.releases.store import find_release, stored_releases
 from tritonctl.rollout.asks import Ask, waiting
 from tritonctl.rollout.journal import (
     Entry,
@@ -117,3 +118,25 @@ def rollout(project: Project, number: int | None = None) -> Rollout:
             remedy="start one: tritonctl rollout start RELEASE",
         )
     return Rollout(chosen, place, entries, state, controller, asked)
+
+
+def refuse_another_stable(project: Project, address: str | None) -> None:
+    """Raise UsageError where serving this release, or None: an older one, would change stable.
+
+    A candidate is judged beside it; where nobody controls the rollout any more, nobody judges.
+    """
+    last = latest(rollouts_folder(project))
+    if last is None:
+        return
+    found = rollout(project, last)
+    if found.state.ended or found.controller is None:
+        return
+    stable = str(found.state.about.get("stable"))
+    if address is not None and find_release(stored_releases(project), address).name == stable:
+        return
+    raise UsageError(
+        f"rollout {last} of release {found.state.about.get('release')} is under way, judged beside "
+        f"{stable}",
+        remedy="wait for its end: `tritonctl rollout watch`; or take its users back: `tritonctl "
+        "rollout abort`",
+    )

@@ -143,7 +143,9 @@ def test_what_the_command_shows(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> N
     about = {"slot": "b", "release": "2-b", "stable": "1-a", "settings": {}}
     with controlling(folder.parent, 1) as (journal, _):
         journal.add(Entry(0.0, Event.STARTED, about))
-    assert "copies of requests" in cli("rollout", "differences").stdout
+    empty = cli("rollout", "differences")
+    assert "copies of requests" in empty.stdout
+    assert "it has no shadow: set `rollout.shadow`" in empty.stderr
     lines = Lines(folder)
     for number in range(30):
         at = 1000.0 + number

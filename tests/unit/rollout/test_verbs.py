@@ -75,6 +75,7 @@ def host(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     stored = [SimpleNamespace(name=name, number=int(name[0])) for name in ("1-aaaa", "2-bbbb")]
     for name, value in (
         ("starting.stored_releases", lambda _: stored),
+        ("standing.stored_releases", lambda _: stored),
         ("one_host.running_server", lambda _: SimpleNamespace(release="1-aaaa")),
         ("one_host.groups.stable_slot", lambda _: Slot(host.service.stable)),
         ("one_host.groups.start_candidate", host.start_candidate),
@@ -97,6 +98,10 @@ def test_all_verbs(host: Host, cli: Cli, tmp_path: Path) -> None:
     refused = cli("rollout", "start", "2", "--json")
     assert refused.returncode == 2
     assert "rollout 1 of release 2-bbbb is under way" in json.loads(refused.stdout)["problem"]
+    for verb in (("up", "--release", "2"), ("rollback",)):
+        refused = cli(*verb)
+        assert refused.returncode == 2
+        assert "rollout 1 of release 2-bbbb is under way, judged beside 1-aaaa" in refused.stderr
     while not host.service.acts:
         time.sleep(0.01)
     told = as_documented("rollout pause", cli("rollout", "pause", "--json").stdout)

@@ -10,6 +10,7 @@ from typing import Protocol
 from tritonctl.engines.artefacts.store import Stored, stored_artefacts
 from tritonctl.engines.artefacts.usage import sources
 from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.contract import BuildResult
 from tritonctl.engines.build.engine import built_engine
 from tritonctl.engines.build.preflight import check_request
 from tritonctl.engines.build.requests import model_named
@@ -38,6 +39,8 @@ from tritonctl.project.tasks import asked_task
 
 # Beyond this factor of size an earlier build says nothing of the next one's time.
 _COMPARABLE = 4.0
+# Of a run's time, what its texts take where more of them would hardly help.
+_NEAR_BEST = 0.96
 
 
 class _Subject(Protocol):
@@ -130,6 +133,7 @@ def plan_model(
         model.engine,
         by_precision | {model.engine.precision: files},
     )
+    built = _built(project, name, artefacts)
     return ModelPlan(
         model=name,
         builder=model.engine.builder,
@@ -143,12 +147,16 @@ def plan_model(
         build_memory=None if subject.packed else _build_memory(figures, stored.parameters),
         build_seconds=seconds,
         build_seconds_from=basis,
-        built=_built(project, name, artefacts),
+        built=None if built is None else sum(file.size for file in built.files),
         fits=[
             subject.fit(device, _refused(project, model.engine, figures, device))
             for device in devices
         ],
-        notes=[*subject.notes, *(_about_better(model, figures) if is_task else ())],
+        notes=[
+            *subject.notes,
+            *(_about_better(model, figures) if is_task else ()),
+            *(_about_batches(built) if is_task and built else ()),
+        ],
     )
 
 
@@ -160,6 +168,18 @@ def _about_better(model: Model, figures: BuilderFigures) -> Iterator[str]:
         yield (
             f"`builder: {better.builder}` makes {model.engine.precision} better for a CPU: "
             f"{better.why}"
+        )
+
+
+def _about_batches(built: BuildResult) -> Iterator[str]:
+    """Where a run of texts has nearly the best rate: its fixed cost was measured by the build."""
+    padding = built.runtime.get("padding")
+    cost = padding.get("run_tokens") if isinstance(padding, dict) else None
+    if isinstance(cost, int | float) and cost > 0:
+        enough = math.ceil(cost * _NEAR_BEST / (1 - _NEAR_BEST))
+        yield (
+            f"best batch: a run of {enough} tokens or more, in which {_NEAR_BEST:.0%} of the time "
+            f"is its texts'; it costs as much as {cost:g} tokens besides (measured by the build)"
         )
 
 
@@ -260,15 +280,14 @@ def _build_memory(figures: BuilderFigures, parameters: int | None) -> int | None
     return math.ceil(figures.build_bytes + figures.build_bytes_per_parameter * parameters)
 
 
-def _built(project: Project, name: str, artefacts: Iterable[Stored]) -> int | None:
-    """Bytes of the engine if it is built."""
+def _built(project: Project, name: str, artefacts: Iterable[Stored]) -> BuildResult | None:
+    """What the build says of the engine, if it is built."""
     if all(stored.model != name for stored in artefacts):
         return None  # a checkpoint of 100 GB need not be hashed to know that
     try:
-        files = built_engine(project, name).manifest.result.files
+        return built_engine(project, name).manifest.result
     except TritonctlError:
         return None
-    return sum(file.size for file in files)
 
 
 def build_seconds(

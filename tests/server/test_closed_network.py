@@ -21,9 +21,29 @@ ip link set lo up
 ./install.sh
 . environment/offline.sh
 cd project
-tritonctl up --set server.grpc_port=0 --set server.http_port=0 --set server.metrics_port=0
+tritonctl release --no-smoke
+tritonctl release --no-smoke --set models.speller.serving.stream_interval_ms=20
+tritonctl up --release 1
 trap 'tritonctl down' EXIT
-tritonctl generate speller "7342 in English:"
+tritonctl rollout start 2
+python ../ask.py
+"""
+# As a user, through Envoy, until nobody has the first release any more.
+ASK = """
+import json, subprocess
+from tritonctl import SamplingParameters, TritonClient
+
+short, status = SamplingParameters(max_tokens=24), ["tritonctl", "rollout", "status", "--json"]
+phase = ""
+while phase not in ("promoted", "rolled_back"):
+    with TritonClient("127.0.0.1:8080", headers={"x-user-id": "somebody"}) as client:
+        print(client.generate("speller", "7342 in English:", short).text)
+    phase = json.loads(subprocess.check_output(status))["phase"]
+print("in the end", phase)
+"""
+# A gateway before the server: Envoy's wheel comes along, too.
+ROLLOUT = """
+rollout: {user_header: x-user-id, steps: [100], hold_seconds: 1, minimum_requests: 1}
 """
 
 
@@ -31,14 +51,17 @@ tritonctl generate speller "7342 in English:"
 @pytest.mark.exhaustive
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a network namespace")
 def test_a_bundle_serves_where_no_network_is(tmp_path: Path) -> None:
-    """From its folder alone, to streamed text."""
+    """From its folder alone, to text through Envoy, and to another release beside the first."""
     project = tmp_path / "project"
     shutil.copytree(EXAMPLE, project)
+    with (project / "tritonctl.yaml").open("a", encoding="utf-8") as file:
+        file.write(ROLLOUT)
     build_cached(load_project(project / "tritonctl.yaml"))
     bundle = tmp_path / "carried over"
     command = [sys.executable, "-m", "tritonctl", "bundle", str(bundle)]
     subprocess.run(command, cwd=project, check=True)
     shutil.rmtree(project)
+    (bundle / "ask.py").write_text(ASK, encoding="utf-8")
     home = tmp_path / "home"
     home.mkdir()
     path = f"{Path(sys.base_prefix) / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,4 +74,5 @@ def test_a_bundle_serves_where_no_network_is(tmp_path: Path) -> None:
         check=True,
     )
     assert " seven thousand three hundred forty-two\n" in done.stdout
+    assert "in the end promoted\n" in done.stdout
     assert [folder.name for folder in (home / ".cache/tritonctl/environments").iterdir()] != []

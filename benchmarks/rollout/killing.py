@@ -25,7 +25,6 @@ DONE = "kills.jsonl"  # rows that are done, a line each
 # So that a state lasts until it is killed in, and a rollout that goes on ends soon.
 STEPS = {
     "steps": [25, 100],
-    "hold_seconds": 5.0,
     "minimum_requests": 10,
     "warm_up_seconds": 2.0,
     "keep_warm_seconds": 30.0,
@@ -45,6 +44,8 @@ _ASKED = {
     "promoted, warm": ("promote",),
     "rolled back, warm": ("abort",),
 }
+# Seconds of a step: what is asked for by hand comes before its end.
+_HOLD, _HOLD_FOR_ASKING = 5.0, 60.0
 _ALONE = "controller and its parent"
 _SERVERS = ("stable's Triton", "the other Triton")
 
@@ -127,6 +128,7 @@ def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], 
     serves = group(rig.project, stable_slot(rig.project))
     number = (serves.release or "").partition("-")[0] if serves else ""
     candidate = rig.twin if number == str(rig.stable.number) else rig.stable
+    rig.settings({"hold_seconds": _HOLD_FOR_ASKING if state in _ASKED else _HOLD})
     load = Load(rig.url, folder)
     if (done := rig.start(candidate)).code:
         load.stop()

@@ -71,7 +71,12 @@ class UsageError(TritonctlError):
 
 
 class RequestRejectedError(UsageError):
-    """Triton answered this request with an error; the server itself is fine."""
+    """Triton answered this request with an error; the server itself is fine.
+
+    is_argument: a model says so itself (gRPC's INVALID_ARGUMENT), so the message is for the client.
+    """
+
+    is_argument = False
 
 
 class ItemsRejectedError(RequestRejectedError):

@@ -171,5 +171,8 @@ def _of_refusal(error: RequestRejectedError, prompt: str, fields: Mapping[str, s
     # knows by another name.
     if param is not None:
         told = text if param == tensor else f"`{param}`{text.removeprefix(tensor)}"
-        return ApiError(400, told, code="invalid_value", param=param)
-    return internal()
+    elif error.is_argument:  # the words of a step of the project's own
+        told, param = text, prompt
+    else:
+        return internal()
+    return ApiError(400, told, code="invalid_value", param=param)

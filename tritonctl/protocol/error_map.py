@@ -110,6 +110,8 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
     """Our error for a `grpc.RpcError` of a call to `url`."""
     code, message = error.code(), error.details() or ""
     refused = refusal(message)
+    if isinstance(refused, RequestRejectedError):
+        refused.is_argument = code == grpc.StatusCode.INVALID_ARGUMENT
     if isinstance(refused, ServerBusyError | StepGoneError) or code in _REJECTED:
         return refused
     if code == grpc.StatusCode.UNAUTHENTICATED or _LIMITED in message:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.frontend.conftest import CHAT, COMPLETIONS, Served, served
 from tritonctl.errors import RequestRejectedError
 from tritonctl.frontend.errors import of_tritonctl
+from tritonctl.protocol.error_map import explained
 
 JSON = {"content-type": "application/json"}
 LEAKS = ("Traceback", "tritonctl/", "127.0.0.1", "pydantic", "Error(")
@@ -134,6 +137,21 @@ def test_refusals_of_triton(message: str, status: int, param: str | None) -> Non
     told = of_tritonctl(error, "prompt")
     assert (told.status, told.param) == (status, param)
     assert "/srv" not in told.message
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(grpc.StatusCode.INVALID_ARGUMENT, 400), (grpc.StatusCode.INTERNAL, 503)],
+)
+def test_what_a_step_of_one_s_own_refuses(code: grpc.StatusCode, status: int) -> None:
+    """With INVALID_ARG its words are the client's, though no field begins them."""
+    call = SimpleNamespace(code=lambda: code, details=lambda: "in ensemble 'x', text is empty")
+    told = of_tritonctl(explained(call, "h:1"), "input[1]")
+    assert told.status == status
+    if status == 400:
+        assert (told.message, told.param) == ("text is empty", "input[1]")
+    else:
+        assert "empty" not in told.message
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.kubernetes.cluster.installation import NAME, Installation
 from tests.kubernetes.cluster.machines import wait_until
 from tests.kubernetes.cluster.test_drains import Tell
 from tests.kubernetes.cluster.test_faults import SERVER, SIGNAL
-from tritonctl.errors import TritonctlError
+from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.project.file import load_project
 from tritonctl.rollout import asks
 from tritonctl.rollout.asks import Ask
@@ -87,8 +87,8 @@ def users(served: Installation) -> Iterator[Asking]:
 @pytest.fixture
 def slots(
     installation: Installation, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> Installation:
-    """Behind a gateway that knows slot b; slot a serves."""
+) -> Iterator[Installation]:
+    """Behind a gateway that knows slot b; slot a serves. No rollout is left under way."""
     for name, value in installation.cluster.environment().items():
         monkeypatch.setenv(name, value)
     chart = project / "deploy" / "two-slots"
@@ -97,7 +97,11 @@ def slots(
         wanted = ("--release", "1", "--output", str(chart), "--set", setting)
         succeeded(project, "deploy", "kubernetes", *wanted)
     installation.have(chart=chart)
-    return installation
+    yield installation
+    with suppress(UsageError):  # none was started
+        if not (left := standing(project)).state.closed:
+            asks.place(left.folder, Ask.ABORT_AT_ONCE)
+            wait_until(lambda: standing(project).state.closed, CLOSED_SECONDS)
 
 
 def start(project: Path, served: Installation) -> tuple[str, str]:
@@ -119,7 +123,7 @@ def standing(project: Path) -> Rollout:
 
 def generations(served: Installation) -> dict[str, Any]:
     """What every Deployment is at: it counts each change of a spec."""
-    found = served.cluster.read("deployments", "--namespace", served.namespace)["items"]
+    found = served.cluster.read(served.namespace, "deployments")["items"]
     return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found}
 
 

@@ -131,3 +131,5 @@ def test_what_is_removed(built: Sandbox, releases: list[Stored], cli: Cli) -> No
     assert [one.name for one in stored_releases(project)] == names[1:]
     left: list[Path] = list((built.root / "releases").glob(".removed-*"))
     assert left == []
+    said = cli("releases", "prune", "--keep", "1").stdout
+    assert said.startswith(f"nothing to remove: {', '.join(names[1:])} stay, as the newest")

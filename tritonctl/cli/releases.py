@@ -258,7 +258,9 @@ def _pruned_lines(pruning: Pruning, verb: str) -> str:
     from tritonctl.host.units import human_bytes
 
     if not pruning.removed:
-        return "nothing to remove"
+        kept = ", ".join(one.name for one in pruning.kept)
+        why = f": {kept} stay, as the newest, as served, or for a rollback" if kept else ""
+        return f"nothing to remove{why}"
     lines = [f"{verb} {one.name}" for one in pruning.removed]
     return "\n".join([*lines, f"{human_bytes(pruning.freed)} of their own"])
 

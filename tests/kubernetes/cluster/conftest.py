@@ -107,7 +107,7 @@ def installation(cluster: Cluster, project: Path) -> Iterator[Installation]:
     made.before = made.everything()
     cluster.kubectl("cordon", SECOND)
     yield made
-    made.remove()
+    made.remove(wait=False)  # the next run on this cluster does
     cluster.kubectl("uncordon", SECOND)
 
 

@@ -306,10 +306,11 @@ class Installation:
                     else:
                         counted.refused.append(problem)
 
-    def remove(self) -> None:
-        """And the namespace, which has nothing else."""
+    def remove(self, *, wait: bool = True) -> None:
+        """And the namespace, which has nothing else. wait: until it is gone."""
         self.uninstall()
         # A kubelet of 1.20 at times tells that a pod has ended when its grace period is over.
         self.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
         for kind, name in (("namespace", self.namespace), ("persistentvolume", self.namespace)):
-            self.cluster.kubectl("delete", kind, name, "--ignore-not-found", seconds=300)
+            how = ("--ignore-not-found", f"--wait={str(wait).lower()}")
+            self.cluster.kubectl("delete", kind, name, *how, seconds=300)

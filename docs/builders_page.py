@@ -17,7 +17,7 @@ BUILDERS = Path(__file__).parents[1] / "builders"
 PROVEN = {
     "onnxruntime": "CPU; an ONNX graph on an H200",
     "openvino": "CPU",
-    "tensorrt": "exporting tasks on a CPU; compiling against a stand-in, no GPU yet",
+    "tensorrt": "exporting tasks on a CPU; plans by TensorRT 8.6 on an H100, 10 against a stand-in",
     "tensorrt_llm": "quantising on a CPU and an H200; compiling and serving against a stand-in "
     "with the real signatures, no GPU yet",
 }

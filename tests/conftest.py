@@ -56,7 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gpu")
     group.addoption("--run-gpu", action="store_true", help="run the tests that need a GPU")
     group.addoption(
-        "--gpu-python", default=sys.executable, help="an interpreter with TensorRT and torch"
+        "--gpu-python",
+        default=sys.executable,
+        help="an interpreter with TensorRT 10, and ModelOpt if it shall quantise",
     )
     parser.addoption(
         "--slowness",

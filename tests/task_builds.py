@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))
-sys.path.append(str(ROOT / "builders" / "onnxruntime"))
+# First: many environments have a package named build.
+sys.path[:0] = [str(ROOT), str(ROOT / "builders" / "onnxruntime")]
 tiny_task = importlib.import_module("tests.tiny_task")
 build = importlib.import_module("build")
 

@@ -84,7 +84,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         (_TIMING / _TIMING_CACHE).write_bytes(timing)
         made = compiler.inspect(plan)
     with stages.stage("evaluate"):
-        proof = _prove(asked, parts, plan, profiles) if parts else None
+        proof = _prove(asked, parts, plan, profiles, compiler.logger) if parts else None
     return {
         "files": artefact.files(folders),
         "tensors": {
@@ -113,7 +113,9 @@ def _as_shapes(profile: Profile) -> dict[str, Any]:
     return {name: dataclasses.asdict(shapes) for name, shapes in profile.items()}
 
 
-def _prove(asked: Checked, parts: TaskParts, plan: bytes, profiles: list[Profile]) -> Any:
+def _prove(
+    asked: Checked, parts: TaskParts, plan: bytes, profiles: list[Profile], logger: Any
+) -> Any:
     # What imports TensorRT, and what reads texts and images.
     from plan import RunningPlan
     from taskproof.compiled import Compiled, prove_compiled
@@ -123,7 +125,7 @@ def _prove(asked: Checked, parts: TaskParts, plan: bytes, profiles: list[Profile
         request=asked.request,
         source=parts.source,
         precision=column(asked.request.precision),
-        engine=RunningPlan(plan, profiles),
+        engine=RunningPlan(plan, profiles, logger),
         bounds=asked.options.bounds,
     )
     return prove_compiled(subject, artefact.PROOF, remedy=remedy_for(asked.request.precision))
@@ -195,14 +197,7 @@ def read_timing_cache(checkpoint: Path, options: Options) -> bytes:
 def _calibrator(request: Request, options: Options, network: Network, samples: list[Path]) -> Any:
     if request.calibration is None or request.task is not None:
         return None  # a task's graph has its scales
-    try:
-        from calibrate import calibrator
-    except ModuleNotFoundError as error:
-        raise BuildError(
-            f"calibrating int8 needs {error.name}, which this Python does not have",
-            remedy="Build with runner current in an image that has it (NVIDIA's TensorRT-LLM "
-            "image), or give a graph with Q/DQ nodes and remove engine.calibration.",
-        ) from error
+    from calibrate import calibrator  # imports TensorRT
 
     chosen = samples[: request.calibration.samples]
     return calibrator(options.calibrator, chosen, network, _TIMING / _RANGES)

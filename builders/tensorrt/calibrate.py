@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """int8 ranges from samples, with TensorRT's calibrators (10.x; gone in 11).
 
-Importing this imports tensorrt, numpy and torch, which brings the samples to the GPU.
+Importing this imports tensorrt and numpy.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import tensorrt as trt
-import torch
 
 from buildlib.problems import BuildError
+from cuda_driver import Buffer, Device
 from network import Network
 
 _CLASSES = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibrator2"}
@@ -30,8 +30,9 @@ def calibrator(kind: str, files: Sequence[Path], network: Network, cache: Path) 
         def __init__(self) -> None:
             base.__init__(self)
             self._rest = iter(files)
-            # Kept until the next batch: TensorRT reads from the GPU's memory.
-            self._batch: list[Any] = []
+            device = Device()
+            # A sample lies there until the next one: TensorRT reads from the GPU's memory.
+            self._buffers = {name: Buffer(device) for name in _names(network)}
 
         def get_batch_size(self) -> int:
             return next(iter(sizes.values()))[0]
@@ -41,8 +42,7 @@ def calibrator(kind: str, files: Sequence[Path], network: Network, cache: Path) 
             if file is None:
                 return None
             arrays = dict(zip(_names(network), read_sample(file, network), strict=True))
-            self._batch = [torch.from_numpy(arrays[name]).cuda().contiguous() for name in names]
-            return [tensor.data_ptr() for tensor in self._batch]
+            return [self._buffers[name].holding(arrays[name]) for name in names]
 
         def read_calibration_cache(self) -> bytes | None:
             return None

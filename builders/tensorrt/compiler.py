@@ -10,7 +10,7 @@ import tensorrt as trt
 
 from buildlib.problems import BuildError
 from buildlib.program import say
-from network import Network, NetworkTensor
+from network import NARROW, Network, NetworkTensor
 from options import Options
 from profiles import Profile
 from rules import STRONGLY_TYPED_FROM, numbers
@@ -21,16 +21,26 @@ _MOST_ERRORS = 5
 
 
 class _Logger(trt.ILogger):  # type: ignore[misc]  # tensorrt has no types here
-    """Writes what TensorRT says to the log, and keeps its errors."""
+    """Writes what TensorRT says to the log, and keeps its errors and warnings.
+
+    A process has one: TensorRT goes on with the first that it was given.
+    """
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
-        self.errors: list[str] = []
+        self._errors: list[str] = []
+        self._warnings: list[str] = []
+
+    def reason(self) -> str:
+        """Its last errors; without any, its last warnings: a GPU it cannot use is one to it."""
+        return _joined(self._errors or self._warnings)
 
     def log(self, severity: Any, message: str) -> None:
         """One message; details that fill a log with megabytes are left out."""
         if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
-            self.errors.append(message)
+            self._errors.append(message)
+        elif severity == trt.ILogger.Severity.WARNING:
+            self._warnings.append(message)
         if severity != trt.ILogger.Severity.VERBOSE:
             say(f"[{severity.name}] {message}")
 
@@ -73,21 +83,20 @@ class Compiler:
         """Read an ONNX file.
 
         Raises:
-            BuildError: TensorRT cannot parse it; its own words are in the problem.
+            BuildError: TensorRT cannot use the GPU or cannot parse the file; its own words are in
+                the problem.
         """
         logger = _Logger()
         trt.init_libnvinfer_plugins(logger, "")
-        builder = trt.Builder(logger)
+        builder = _builder(logger)
         flags = 0
         if strongly_typed:
             flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         network = builder.create_network(flags)
         parser = trt.OnnxParser(network, logger)
         if not parser.parse_from_file(str(model)):
-            errors = [parser.get_error(at).desc() for at in range(parser.num_errors)]
-            reason = "; ".join(errors[:_MOST_ERRORS]) or "no reason given"
             raise BuildError(
-                f"{model}: TensorRT {trt.__version__} cannot parse it: {reason}",
+                f"{model}: TensorRT {trt.__version__} cannot parse it: {_parser_errors(parser)}",
                 remedy="Export it with operators that TensorRT has (its ONNX operator matrix), or "
                 "serve it with the onnxruntime builder.",
             )
@@ -120,9 +129,8 @@ class Compiler:
             )
         plan = self.builder.build_serialized_network(self.network, config)
         if plan is None:
-            reason = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
             raise BuildError(
-                f"TensorRT made no plan: {reason}",
+                f"TensorRT made no plan: {self.logger.reason()}",
                 remedy="See build.log. Less memory: a smaller opt and max in the profiles, or "
                 "another engine.options.workspace_mib.",
             )
@@ -151,9 +159,8 @@ class Compiler:
         for name, shape in calibrator.shapes.items():
             profile.set_shape(name, shape, shape, shape)
         if not config.set_calibration_profile(profile):
-            reason = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
             raise BuildError(
-                f"TensorRT refuses the shapes of the calibration samples: {reason}",
+                "TensorRT refuses the shapes of the calibration samples: " + self.logger.reason(),
                 remedy="Save samples of shapes that the graph takes, batch dimension first.",
             )
         config.int8_calibrator = calibrator
@@ -163,9 +170,8 @@ class Compiler:
         for name, shapes in profile.items():
             made.set_shape(name, shapes.min, shapes.opt, shapes.max)
         if config.add_optimization_profile(made) < 0:
-            reason = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
             raise BuildError(
-                f"TensorRT refuses the optimisation profile {profile}: {reason}",
+                f"TensorRT refuses the optimisation profile {profile}: {self.logger.reason()}",
                 remedy="Correct engine.options.profiles.",
             )
 
@@ -179,8 +185,7 @@ class Compiler:
         engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
             raise BuildError(
-                "TensorRT cannot load the plan that it has just made: "
-                + "; ".join(self.logger.errors[-_MOST_ERRORS:]),
+                f"TensorRT cannot load the plan that it has just made: {self.logger.reason()}",
                 remedy="See build.log, and report it to NVIDIA.",
             )
         names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
@@ -195,6 +200,33 @@ class Compiler:
         return Network(tuple(tensors[name] for name in taken), tuple(given))
 
 
+def _builder(logger: _Logger) -> Any:
+    try:
+        return trt.Builder(logger)
+    except TypeError as error:  # the binding's word for none
+        raise BuildError(
+            f"TensorRT cannot use the GPU: {logger.reason()}",
+            remedy="Type nvidia-smi. Of CUDA's errors, 2 is a GPU without memory left, 35 a driver "
+            "older than this TensorRT takes, 100 a GPU that is hidden (CUDA_VISIBLE_DEVICES).",
+        ) from error
+
+
+def _parser_errors(parser: Any) -> str:
+    """What the parser says of each operator, with the first node of it."""
+    said: dict[tuple[str, str], str] = {}
+    for at in range(parser.num_errors):
+        error = parser.get_error(at)
+        operator, words = error.node_operator(), error.desc()
+        where = f"{operator} (node {error.node_name()}): " if operator else ""
+        said.setdefault((operator, words), f"{where}{words}")
+    return _joined(said.values())
+
+
+def _joined(words: Iterable[str]) -> str:
+    """The last of them, each once."""
+    return "; ".join(list(dict.fromkeys(words))[-_MOST_ERRORS:]) or "no reason given"
+
+
 def _described(network: Any) -> Network:
     inputs = (network.get_input(at) for at in range(network.num_inputs))
     outputs = (network.get_output(at) for at in range(network.num_outputs))
@@ -205,12 +237,18 @@ def _described(network: Any) -> Network:
 
 
 def _quantised_type(layer: Any) -> str | None:
-    """The narrow side of a Q or DQ layer; graphs with quantised weights have only the latter."""
+    """The narrow side of a Q or DQ layer; graphs with quantised weights have only the latter.
+
+    Where TensorRT has not settled it before the build, it says FLOAT, and will make it INT8.
+    """
     if layer.type == trt.LayerType.QUANTIZE:
-        return str(layer.get_output(0).dtype.name)
-    if layer.type == trt.LayerType.DEQUANTIZE:
-        return str(layer.get_input(0).dtype.name)
-    return None
+        tensor = layer.get_output(0)
+    elif layer.type == trt.LayerType.DEQUANTIZE:
+        tensor = layer.get_input(0)
+    else:
+        return None
+    name = str(tensor.dtype.name)
+    return name if name in NARROW else "INT8"
 
 
 def _tensors(tensors: Iterable[Any]) -> tuple[NetworkTensor, ...]:

@@ -15,6 +15,8 @@ TRITON_TYPES = {
     "BF16": "TYPE_BF16",
     "FLOAT": "TYPE_FP32",
 }
+# Those that Q layers produce.
+NARROW = ("INT8", "FP8", "INT4", "FP4")
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,22 @@ class RunningPlan:
     """A plan on the first GPU: its inputs by name, NumPy arrays, to its only output.
 
     A run takes the first profile that holds its rows; more rows than one holds are several runs.
+
+    `logger`: the compiler's, which is the process's.
+
+    Raises:
+        BuildError: the GPU has no memory for it.
     """
 
-    def __init__(self, plan: bytes, profiles: list[Profile]) -> None:
-        self._logger = trt.Logger(trt.Logger.WARNING)
-        self._runtime = trt.Runtime(self._logger)
+    def __init__(self, plan: bytes, profiles: list[Profile], logger: Any) -> None:
+        self._logger = logger
+        self._context: Any
+        self._runtime = trt.Runtime(logger)
         self._engine = self._runtime.deserialize_cuda_engine(plan)
-        self._context = self._engine.create_execution_context()
+        loaded = self._engine is not None
+        self._context = self._engine.create_execution_context() if loaded else None
+        if self._context is None:
+            raise self._not_run("it cannot be loaded")
         self._profiles = profiles
         self._device = Device()
         names = [self._engine.get_tensor_name(at) for at in range(self._engine.num_io_tensors)]
@@ -46,13 +55,15 @@ class RunningPlan:
         return np.concatenate(parts)
 
     def _run(self, feed: Feed) -> Any:
-        self._context.set_optimization_profile_async(self._profile(feed), _DEFAULT_STREAM)
+        number = self._profile(feed)
+        if not self._context.set_optimization_profile_async(number, _DEFAULT_STREAM):
+            raise self._not_run(f"it refuses profile {number}")
         self._device.wait()
         for name, array in feed.items():
             wanted = trt.nptype(self._engine.get_tensor_dtype(name))
             given = np.ascontiguousarray(array, dtype=wanted)
             if not self._context.set_input_shape(name, given.shape):
-                raise _not_run(f"it refuses the shape {list(given.shape)} of {name}")
+                raise self._not_run(f"it refuses the shape {list(given.shape)} of {name}")
             self._context.set_tensor_address(name, self._buffers[name].holding(given))
         shape = tuple(self._context.get_tensor_shape(self._output))
         kind = trt.nptype(self._engine.get_tensor_dtype(self._output))
@@ -60,7 +71,7 @@ class RunningPlan:
         buffer = self._buffers[self._output]
         self._context.set_tensor_address(self._output, buffer.room_for(made))
         if not self._context.execute_async_v3(_DEFAULT_STREAM):
-            raise _not_run("its execution failed")
+            raise self._not_run("its execution failed")
         self._device.wait()
         buffer.read(made)
         return made.astype(np.float32)
@@ -81,8 +92,8 @@ class RunningPlan:
             "limits.",
         )
 
-
-def _not_run(reason: str) -> BuildError:
-    return BuildError(
-        f"TensorRT did not run the plan: {reason}", remedy="See build.log for its own words."
-    )
+    def _not_run(self, reason: str) -> BuildError:
+        return BuildError(
+            f"TensorRT did not run the plan: {reason}: {self._logger.reason()}",
+            remedy="See build.log. If the GPU's memory is short, nvidia-smi lists who has it.",
+        )

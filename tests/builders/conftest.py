@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from tests import container_engine
 from tests.builders.task_exports import Export, Exported, calibration_data, export_task
 
 BUILDERS = Path(__file__).resolve().parents[2] / "builders"
+STAND_IN = Path(__file__).resolve().parent / "tensorrt_stand_in"
 SHARED = (
     "artefact",
     "checkpoint",
@@ -144,3 +147,17 @@ def export(
         return export_task(python, calibration, into, task, checkpoint, precision)
 
     return exported
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nvidia-smi, and with the library of a GPU's driver."""
+    folder = tmp_path_factory.mktemp("driver")
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("NO COMPILER: the stand-in of the GPU's driver is written in C")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
+    source = STAND_IN / "cuda_driver.c"
+    subprocess.run([*command, "-o", folder / "libcuda.so.1", source], check=True)
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    return folder

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With an NVIDIA GPU: its driver, its nvidia-smi, and nvfp4, which no CPU quantises."""
+"""With an NVIDIA GPU: its driver, its nvidia-smi, and nvfp4, which no CPU quantises.
+
+`pytest --run-gpu tests/builders/test_on_gpu.py`; `--gpu-python PYTHON` quantises where ModelOpt is.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +60,18 @@ def test_memory_of_the_driver() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture(scope="module")
+def quantiser(request: pytest.FixtureRequest) -> Path:
+    """`--gpu-python` where it has ModelOpt; else the environment of the stage."""
+    python = Path(request.config.getoption("--gpu-python"))
+    found = subprocess.run([python, "-c", "import modelopt"], capture_output=True, check=False)
+    return environment() if found.returncode else python
+
+
 @pytest.mark.parametrize("world", ["engine", "pytorch"])
-def test_nvfp4(tmp_path: Path, world: str) -> None:
+def test_nvfp4(quantiser: Path, tmp_path: Path, world: str) -> None:
     """The quantised model still spells, on the GPU that the result names."""
-    done = ok(run(environment(), tmp_path, fresh=True, precision="nvfp4", world=world))
+    done = ok(run(quantiser, tmp_path, fresh=True, precision="nvfp4", world=world))
     assert done.result["runtime"]["quant_algo"] == "NVFP4"
     assert done.result["hardware"]["gpu"]
     assert done.result["evaluation"]["exact_match"] == 1.0

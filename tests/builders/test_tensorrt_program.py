@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-HERE = Path(__file__).resolve().parent
-BUILD = HERE.parents[1] / "builders" / "tensorrt" / "build.py"
+from tests.builders.conftest import STAND_IN
+
+BUILD = Path(__file__).resolve().parents[2] / "builders" / "tensorrt" / "build.py"
 GRAPH = {
     "inputs": [["x", "FLOAT", [-1, 8]], ["mask", "BOOL", [-1, 8]]],
     "outputs": [["y", "HALF", [-1, -1, 4]]],
@@ -53,16 +54,12 @@ Build = Callable[..., Built]
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Build:
+def build(driver: Path, tmp_path: Path) -> Build:
     """Runs build.py on a graph, beside a GPU of compute capability 9.0."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\n")
-    (tools / "nvidia-smi").chmod(0o755)
-    missing = tmp_path / "missing"  # what a test puts here hides a module of the stand-in
-    environment = os.environ | {
-        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{missing}{os.pathsep}{HERE / 'tensorrt_stand_in'}",
+    environment = {
+        "PATH": f"{driver}{os.pathsep}{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": str(driver),
+        "PYTHONPATH": str(STAND_IN),
     }
 
     def run(graph: dict[str, Any] | str = GRAPH, precision: str = "fp16", **changes: Any) -> Built:
@@ -84,7 +81,7 @@ def build(tmp_path: Path) -> Build:
         done = subprocess.run(
             [sys.executable, str(BUILD), *files],
             cwd=staging,
-            env=environment,
+            env=os.environ | environment,
             capture_output=True,
             encoding="utf-8",
             check=False,
@@ -123,6 +120,7 @@ def test_a_plan_with_its_border_and_profiles(build: Build) -> None:
         ("fp32", [], ["TF32"]),
         ("fp16", [], ["FP16", "TF32"]),
         ("int8", ["INT8"], ["FP16", "INT8", "TF32"]),
+        ("int8", ["FLOAT"], ["FP16", "INT8", "TF32"]),
         ("fp8", ["FP8"], ["FP16", "FP8", "TF32"]),
     ],
 )
@@ -175,16 +173,6 @@ def samples(folder: Path, *rows: int) -> dict[str, Any]:
     return {"data": str(folder), "samples": 2, "max_seq_len": 1, "batch_size": 1, "seed": 1}
 
 
-def test_int8_calibration_needs_torch(build: Build, tmp_path: Path) -> None:
-    """The builder's own environment has none: told, with the ways out."""
-    hidden = tmp_path / "missing" / "torch.py"
-    hidden.parent.mkdir()
-    hidden.write_text("raise ModuleNotFoundError('no torch', name='torch')\n", encoding="utf-8")
-    done = build(precision="int8", calibration=samples(tmp_path / "samples", 4))
-    assert done.result["problem"].startswith("calibrating int8 needs torch")
-    assert "Q/DQ" in done.result["remedy"]
-
-
 def test_int8_calibrated_on_samples(build: Build, tmp_path: Path) -> None:
     done = build(precision="int8", calibration=samples(tmp_path / "samples", 4, 4, 4))
     # Two of the three samples, as asked; both inputs of each.
@@ -205,6 +193,14 @@ def test_samples_without_an_input(build: Build, tmp_path: Path) -> None:
     assert "has nothing for the input mask, which takes bool[-1, 8]" in done.result["problem"]
 
 
+def test_a_gpu_that_tensorrt_cannot_use(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It warns, and its binding raises a TypeError that says nothing."""
+    monkeypatch.setenv("STAND_IN_NO_CUDA", "1")
+    done = build()
+    words = "TensorRT cannot use the GPU: CUDA initialization failure with error: 35"
+    assert done.result["problem"].startswith(words)
+
+
 @pytest.mark.parametrize(
     ("graph", "changes", "words"),
     [
@@ -213,6 +209,11 @@ def test_samples_without_an_input(build: Build, tmp_path: Path) -> None:
             GRAPH | {"fails": "Could not find any implementation for node"},
             {},
             "made no plan: Could",
+        ),
+        (
+            GRAPH | {"foreign": ["Gelu", "Gelu", "Polish"]},
+            {},
+            "cannot parse it: Gelu (node 0): Plugin not found; Polish (node 2): Plugin not found",
         ),
         (GRAPH | {"unloadable": True}, {}, "cannot load the plan that it has just made"),
         (GRAPH, {"precision": "int8"}, "precision int8 needs scales"),

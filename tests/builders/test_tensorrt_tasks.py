@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders.conftest import STAND_IN
 from tests.builders.runs import run
 from tests.builders.task_exports import ROWS, Export, Exported
 
@@ -27,7 +27,6 @@ exhaustive = pytest.mark.exhaustive
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
-STAND_IN = TESTS / "builders" / "tensorrt_stand_in"
 BUILD = ROOT / "builders" / "tensorrt" / "build.py"
 TARGET = {
     "release": "26.07",
@@ -48,20 +47,6 @@ class Compiled:
 
 
 Compile = Callable[..., Compiled]
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with nvidia-smi, and with the library of a GPU's driver."""
-    folder = tmp_path_factory.mktemp("driver")
-    if (compiler := shutil.which("cc")) is None:
-        pytest.skip("NO COMPILER: the stand-in of the GPU's driver is written in C")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
-    source = STAND_IN / "cuda_driver.c"
-    subprocess.run([*command, "-o", folder / "libcuda.so.1", source], check=True)
-    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\n")
-    (folder / "nvidia-smi").chmod(0o755)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,16 @@ class _Network:
 
 
 class _Error:
-    def __init__(self, words: str) -> None:
-        self._words = words
+    def __init__(self, words: str, operator: str = "", node: str = "") -> None:
+        self._words, self._operator, self._node = words, operator, node
+
+    def node_operator(self) -> str:
+        """Empty where it is about no node."""
+        return self._operator
+
+    def node_name(self) -> str:
+        """As the graph has it."""
+        return self._node
 
     def desc(self) -> str:
         """The parser's words."""
@@ -191,6 +200,8 @@ class OnnxParser:
             self._network.content = self._parsed(Path(model))
         except ValueError as error:
             self._errors = [_Error(f"Failed to parse ONNX model: {error}")]
+        for at, operator in enumerate(self._network.content.get("foreign", [])):
+            self._errors.append(_Error("Plugin not found", operator, str(at)))
         return not self._errors
 
     def _parsed(self, file: Path) -> dict[str, Any]:
@@ -295,9 +306,13 @@ class _Config:
 class Builder:
     """tensorrt.Builder."""
 
-    def __init__(self, logger: ILogger) -> None:
+    def __init__(self, logger: Any) -> None:
         assert logger.made
-        self._logger: Any = logger
+        self._logger = logger
+        if "STAND_IN_NO_CUDA" in os.environ:
+            words = "CUDA initialization failure with error: 35"
+            self._logger.log(ILogger.Severity.WARNING, words)
+            raise TypeError("pybind11::init(): factory function returned nullptr")
 
     def create_network(self, flags: int = 0) -> _Network:
         """Bits by the number of the flag."""

@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judge of rollouts against optimal sequential tests, and on rollouts of an equal version.
 
-    python benchmarks/rollout/judge.py power | rare [N] | same [N] | faults [N]
+    python benchmarks/rollout/judge.py power | rare [N] | same [N] | faults [N] | slower [N] |
+        holds [N]   [--slow-seconds SECONDS] [--worlds WORD ...]
 
-No server: time is simulated, a request of it takes no time. Seeds are fixed.
+slower: how long it takes until a slower release is found, at one share of the users. holds: whole
+rollouts by how long a step holds, of equal releases and of one of 2 x TTFT. No server: time is
+simulated, a request of it takes no time. Seeds are fixed.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from statistics import mean
 
 import numpy as np
 
 import simulated
 from tritonctl.loadtest.analysis.binomial import share_bounds
-from tritonctl.project.rollout import Rollout
+from tritonctl.project.rollout import Rollout, Tolerated
 from tritonctl.rollout.judge import SHARES, Judge, Standing
 from tritonctl.rollout.sequential import Failures
 from tritonctl.rollout.slower import Slower, places_of
@@ -27,12 +31,19 @@ from tritonctl.rollout.slower import Slower, places_of
 RATE = 0.01  # of false rollbacks
 REQUESTS = 20  # a second
 SHARE = (0.01, 0.05, 0.25, 0.5)
-# Spread of the logarithm of times, and the size of phases that is allowed for.
-TTFT = ((0.2, 0.0), (0.3, 0.0), (0.5, 0.0), (0.3, 0.4))
+# Spread of the logarithm of times, and how long a version may be slow by itself.
+TTFT = ((0.2, 0.0), (0.3, 0.0), (0.5, 0.0), (0.3, 120.0))
 WARM_UP = 20  # seconds, in which stable's times are known and the candidate's do not count
 RUNS = 400
 HOLDS = (60, 120, 300, 600)  # seconds of each step
 LONGEST = 20_000  # seconds of a rollout
+_WATCHED = 1800  # seconds, in which a slower release is to be found
+_REAL = "as on real servers"
+_WORLDS = {  # where none are said
+    "faults": ["all but own phases"],
+    "slower": ["calm", "all but own phases", _REAL],
+    "holds": ["calm", _REAL],
+}
 
 
 @dataclass(frozen=True)
@@ -81,12 +92,12 @@ def failures(share: float, healthy: float, faulty: float, seed: int) -> tuple[fl
 
 
 def times(
-    share: float, slower: float, spread: float, slow_phases: float, seed: int
+    share: float, slower: float, spread: float, slow_seconds: float, seed: int
 ) -> tuple[float, ...]:
     """One run, as for failures. The SPRT of two samples knows the law and not where it lies."""
     random = np.random.default_rng(seed)
     shift = math.log(slower) / spread
-    test, limits = Slower(slow_phases=slow_phases), (1 / RATE / SHARES["ttft"], 1 / RATE)
+    test, limits = Slower(slow_seconds=slow_seconds), (1 / RATE / SHARES["ttft"], 1 / RATE)
     found: list[float] = [math.nan] * 4
     known = pair = 0.0
     requests = 0
@@ -141,10 +152,10 @@ def power() -> Iterator[str]:
         for share in SHARE:
             name = f"1 in {every} fails beside 1 in 1000, {share:.0%}"
             cases.append((name, failures, (share, 0.001, 0.001 + 1 / every)))
-    for spread, slow_phases in TTFT:
+    for spread, slow_seconds in TTFT:
         for share in SHARE:
-            name = f"1.2 x TTFT, spread {spread}, `slow_phases: {slow_phases:g}`, {share:.0%}"
-            cases.append((name, times, (share, 1.2, spread, slow_phases)))
+            name = f"1.2 x TTFT, spread {spread}, `slow_seconds: {slow_seconds:g}`, {share:.0%}"
+            cases.append((name, times, (share, 1.2, spread, slow_seconds)))
     with ProcessPoolExecutor() as pool:
         for name, run, arguments in cases:
             columns = [[argument] * RUNS for argument in arguments]
@@ -228,10 +239,11 @@ class Outcome:
     reason: str
 
 
-def rollout(world: str, candidate: simulated.Candidate, shadow: float, seed: int) -> Outcome:
+def rollout(
+    world: simulated.World, candidate: simulated.Candidate, asked: Rollout, seed: int
+) -> Outcome:
     """One whole rollout, from its first step to its last decision."""
-    asked = Rollout(shadow=shadow)
-    traffic = simulated.Traffic(simulated.WORLDS[world], candidate, seed, shadow)
+    traffic = simulated.Traffic(world, candidate, seed, asked.shadow)
     judge = Judge(asked, 0.0, times=("ttft",))
     step = 0
     traffic.share = asked.steps[0]
@@ -251,57 +263,111 @@ def rollout(world: str, candidate: simulated.Candidate, shadow: float, seed: int
     return Outcome(False, step, scrape.at, requests, "")
 
 
-def _outcomes(world: str, candidate: simulated.Candidate, shadow: float, n: int) -> list[Outcome]:
+def _outcomes(
+    world: simulated.World, candidate: simulated.Candidate, asked: Rollout, n: int
+) -> list[Outcome]:
     with ProcessPoolExecutor() as pool:
         return list(
-            pool.map(rollout, [world] * n, [candidate] * n, [shadow] * n, range(n), chunksize=5)
+            pool.map(rollout, [world] * n, [candidate] * n, [asked] * n, range(n), chunksize=5)
         )
 
 
-def same(n: int) -> Iterator[str]:
+def same(n: int, tolerated: Tolerated, worlds: Sequence[str]) -> Iterator[str]:
     """Rollouts of the version that serves already, with a cold start, by what happens meanwhile."""
     yield "| what happens meanwhile | rollouts | rolled back | 95 % interval | minutes |"
     yield "|---|--:|--:|--:|--:|"
-    for world in simulated.WORLDS:
-        runs = _outcomes(world, simulated.Candidate(cold=True), 0.05, n)
+    asked = Rollout(shadow=0.05, tolerated=tolerated)
+    for world in worlds:
+        runs = _outcomes(simulated.WORLDS[world], simulated.Candidate(cold=True), asked, n)
         wrong = [run for run in runs if run.rolled_back]
         low, high = share_bounds(len(wrong), n)
         why = sorted({run.reason for run in wrong})
         yield (
             f"| {world} | {n} | {len(wrong)} = {len(wrong) / n:.2%} | {low:.2%} to {high:.2%} "
-            f"| {mean(run.seconds for run in runs) / 60:.0f} |" + "".join(f" {one};" for one in why)
+            f"| {mean(run.seconds for run in runs) / 60:.1f} |" + "".join(f" {one};" for one in why)
         )
 
 
-def faults(n: int) -> Iterator[str]:
+def faults(n: int, tolerated: Tolerated, worlds: Sequence[str]) -> Iterator[str]:
     """Faults in the candidate, through whole rollouts."""
     yield "| fault | found | step, per cent | seconds, median (P90) | its requests, median | by |"
     yield "|---|--:|--:|--:|--:|---|"
-    steps = Rollout().steps
     for name, (candidate, shadow) in simulated.FAULTS.items():
-        runs = _outcomes("all but own phases", candidate, shadow, n)
-        found = [run for run in runs if run.rolled_back]
-        if not found:
-            yield f"| {name} | 0 of {n} | – | – | – | – |"
-            continue
-        places = sorted({run.step for run in found})
-        seconds = [run.seconds for run in found]
-        yield (
-            f"| {name} | {len(found)} of {n} | {', '.join(f'{steps[one]:g}' for one in places)} "
-            f"| {np.median(seconds):.0f} ({np.percentile(seconds, 90):.0f}) "
-            f"| {np.median([run.requests for run in found]):.0f} "
-            f"| {max((run.reason for run in found), key=[run.reason for run in found].count)} |"
+        asked = Rollout(shadow=shadow, tolerated=tolerated)
+        runs = _outcomes(simulated.WORLDS[worlds[0]], candidate, asked, n)
+        places = sorted({run.step for run in runs if run.rolled_back})
+        reasons = [run.reason for run in runs if run.rolled_back]
+        why = max(reasons, key=reasons.count, default="–")
+        found, seconds, requests = _found(runs)
+        shares = ", ".join(f"{asked.steps[one]:g}" for one in places)
+        yield f"| {name} | {found} | {shares} | {seconds} | {requests} | {why} |"
+
+
+def slower(n: int, tolerated: Tolerated, worlds: Sequence[str]) -> Iterator[str]:
+    """A slower release, at one share of the users all the time."""
+    yield "| world | TTFT | its users | requests/s | found | seconds (P90) | its requests |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for world, factor, rate, share in product(worlds, (2.0, 1.5, 1.2), (20, 2), (5, 25, 50)):
+        asked = Rollout(steps=[share, 100], hold_seconds=_WATCHED, tolerated=tolerated)
+        here = replace(simulated.WORLDS[world], rate=rate)
+        runs = _outcomes(here, simulated.Candidate(slower=factor), asked, n)
+        cells = [world, f"{factor:g} x", f"{share} %", f"{rate}", *_found(runs)]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def holds(n: int, tolerated: Tolerated, worlds: Sequence[str]) -> Iterator[str]:
+    """Whole rollouts, by how long a step holds."""
+    yield (
+        "| world | holds | requests/s | equal: rolled back | minutes | 2 x TTFT: found | seconds "
+        "(P90) | its requests |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    for world, hold, rate in product(worlds, (10, 30, 60, 300), (20, 2)):
+        asked = Rollout(
+            steps=[5, 25, 50, 100],
+            hold_seconds=hold,
+            minimum_requests=30,
+            warm_up_seconds=10,
+            tolerated=tolerated,
         )
+        here = replace(simulated.WORLDS[world], rate=rate)
+        equal = _outcomes(here, simulated.Candidate(), asked, n)
+        wrong, minutes = sum(one.rolled_back for one in equal), [one.seconds / 60 for one in equal]
+        found = _found(_outcomes(here, simulated.Candidate(slower=2.0), asked, n))
+        cells = [world, f"{hold} s", f"{rate}", f"{wrong} of {n}", f"{mean(minutes):.1f}", *found]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def _found(runs: Sequence[Outcome]) -> tuple[str, str, str]:
+    """How many, the seconds (P90), the candidate's requests; medians of those that were found."""
+    found = [run for run in runs if run.rolled_back]
+    if not found:
+        return f"0 of {len(runs)}", "–", "–"
+    seconds = [run.seconds for run in found]
+    return (
+        f"{len(found)} of {len(runs)}",
+        f"{np.median(seconds):.0f} ({np.percentile(seconds, 90):.0f})",
+        f"{np.median([run.requests for run in found]):,.0f}",
+    )
 
 
 def main() -> None:
     """As the docstring says."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("what", choices=("power", "rare", "same", "faults"))
+    tables = {"same": same, "faults": faults, "slower": slower, "holds": holds}
+    arguments.add_argument("what", choices=("power", "rare", *tables))
     arguments.add_argument("n", type=int, nargs="?", default=200, help="rollouts of each kind")
+    longest = Tolerated().slow_seconds
+    arguments.add_argument("--slow-seconds", type=float, default=longest)
+    arguments.add_argument("--worlds", nargs="*", choices=list(simulated.WORLDS), default=[])
     asked = arguments.parse_args()
-    runs = {"rare": rare, "same": same, "faults": faults}
-    for line in power() if asked.what == "power" else runs[asked.what](asked.n):
+    tolerated = Tolerated(slow_seconds=asked.slow_seconds)
+    worlds = asked.worlds or _WORLDS.get(asked.what, list(simulated.WORLDS))
+    if asked.what in tables:
+        lines = tables[asked.what](asked.n, tolerated, worlds)
+    else:
+        lines = power() if asked.what == "power" else rare(asked.n)
+    for line in lines:
         print(line, flush=True)
 
 

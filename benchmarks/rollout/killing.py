@@ -22,6 +22,7 @@ _LONGEST, _ENDS, _BACK = 120.0, 45.0, 90.0
 _HELD_ENDS = 12.0  # a candidate that dies ends a rollout that is held, too
 _GRACE = 1.0  # for requests that are on their way while users are moved
 DONE = "kills.jsonl"  # rows that are done, a line each
+_STOPPED, _RUNNING = 0.15, 0.05  # of a server that is disturbed
 # So that a state lasts until it is killed in, and a rollout that goes on ends soon.
 STEPS = {
     "steps": [25, 100],
@@ -198,14 +199,42 @@ def _triton(rig: Rig, slot: Slot) -> None:
     _kill("/tritonserver", state.shm_prefix, group=True)
 
 
+def disturb(rig: Rig, seconds: float) -> None:
+    """The candidate's server runs a quarter of the time, as beside others on a busy machine."""
+    slot = stable_slot(rig.project).other
+    state = group(rig.project, slot)
+    if not isinstance(state, EmbeddedServer):
+        raise RuntimeError(f"no server in slot {slot}")
+    processes = _processes("/tritonserver", state.shm_prefix)
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            for number, lasts in ((signal.SIGSTOP, _STOPPED), (signal.SIGCONT, _RUNNING)):
+                for pid in processes:
+                    os.killpg(pid, number)
+                time.sleep(lasts)
+    finally:
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGCONT)
+
+
 def _kill(program: str, argument: str, *, group: bool) -> None:
     """SIGKILL to the program with this among its arguments; group: and to what it has started."""
+    for pid in _processes(program, argument):
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL) if group else os.kill(pid, signal.SIGKILL)
+
+
+def _processes(program: str, argument: str) -> list[int]:
+    """Of the program with this among its arguments."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             words = entry.read_bytes().decode("utf-8", "replace").split("\0")
             if words[0].endswith(program) and argument in " ".join(words):
-                pid = int(entry.parent.name)
-                os.killpg(pid, signal.SIGKILL) if group else os.kill(pid, signal.SIGKILL)
+                found.append(int(entry.parent.name))
+    return found
 
 
 VICTIMS: dict[str, Callable[[Rig], object]] = {

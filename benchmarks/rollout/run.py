@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof of rollouts: real servers, a real Envoy, users at 20 requests a second, one machine.
 
-    python benchmarks/rollout/run.py [going_on|faults|same|recorded|kills ...] [--only FAULT ...]
+    python benchmarks/rollout/run.py [going_on|faults|disturbed|same|recorded|kills ...]
+        [--only FAULT ...]
         [--folder FOLDER] [--rollouts 20] [--simulated 200] [--seconds 600] [--minutes 20]
 
 going_on: streams of a release that is taken back, by each kind of client.
 faults: each fault of planting.py in a candidate: found or not, by what, how fast, who met it.
+disturbed: an equal release whose server runs a quarter of the time, for half a minute.
 same: so many rollouts of an equal release; recorded: so many simulated ones over the streams that
 one release answered in so many seconds. kills: controller, Envoy and each server, in every state.
 Without a word: all of them. Tables go to standard output as they are ready, row by row; with
@@ -49,9 +51,11 @@ STEPS = {
     "shadow": 0.1,
 }
 QUICK = {"steps": [25, 50, 100], "hold_seconds": 12.0, "minimum_requests": 20, "shadow": 0.0}
+_DISTURBED = QUICK | {"steps": [25, 100], "warm_up_seconds": 5.0}
+_DISTURBED_AFTER, _DISTURBED_SECONDS = 8.0, 30.0  # after the first step
 _BEFORE_SECONDS, _AFTER_SECONDS = 10.0, 8.0
 _LONGEST_SECONDS = 300.0
-_WORDS = ("going_on", "faults", "same", "recorded", "kills")
+_WORDS = ("going_on", "faults", "disturbed", "same", "recorded", "kills")
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,40 @@ def _row(fault: Fault, one: Played) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def disturbed(rig: Rig, folder: Path) -> Iterator[str]:
+    """A release that is no worse, and has a slow phase of its own in its first step."""
+    rig.settings(_DISTURBED)
+    load = Load(rig.url, folder / "disturbed")
+    time.sleep(_BEFORE_SECONDS)
+    if (done := rig.start(rig.twin)).code:
+        raise RuntimeError(done.words[-2000:])
+    rig.wait(lambda state: state.step is not None, _LONGEST_SECONDS)
+    time.sleep(_DISTURBED_AFTER)
+    began = time.time()
+    killing.disturb(rig, _DISTURBED_SECONDS)
+    over = time.time()
+    rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS)
+    entries, state = rig.entries(), rig.state()
+    rig.settle()
+    asked = load.stop()
+    mine = [each for each in asked if each.version == str(rig.twin.number) and each.first]
+    firsts = [
+        sorted(each.first - each.sent for each in mine if (began < each.sent < over) is slow)  # type: ignore[operator]
+        for slow in (False, True)
+    ]
+    medians = [f"{1000 * times[len(times) // 2]:.0f}" if times else "–" for times in firsts]
+    held = [entry.at for entry in entries if entry.about.get("standing") == "hold"]
+    yield "| ended | TTFT, ms: else, meanwhile | held, s after its begin | ended | failed | why |"
+    yield "|---|--:|--:|--:|--:|---|"
+    ended = at_of(entries, *ENDED)
+    yield (
+        f"| {state.phase if state else None} | {', '.join(medians)} "
+        f"| {f'{held[0] - began:.0f} to {held[-1] - began:.0f}' if held else '–'} "
+        f"| {f'{ended - began:.0f}' if ended else '–'} | {sum(each.failed for each in asked)} "
+        f"| {state.end.get('reason', '') if state else ''} |"
+    )
+
+
 def same(rig: Rig, folder: Path, n: int, is_over: Callable[[], bool]) -> Iterator[str]:
     """Rollouts of an equal release, to and fro."""
     candidate, other = rig.twin, rig.stable
@@ -224,6 +262,7 @@ def main() -> None:
             tables = {
                 "going_on": lambda: going_on.table(rig, folder),
                 "faults": lambda: faults(rig, folder, given.only, is_over),
+                "disturbed": lambda: disturbed(rig, folder),
                 "recorded": lambda: over_recorded(rig, folder, given.simulated, given.seconds),
                 "kills": lambda: killing.table(rig, folder, is_over),
                 "same": lambda: same(rig, folder, given.rollouts, is_over),

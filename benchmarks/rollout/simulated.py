@@ -24,6 +24,10 @@ class World:
     phase: sd of a version's own slow and fast phases, in units of `spread`, and how many seconds
     they last. shared: the same, of phases that hit both. wave: of the rate, over 10 minutes.
     bursts: of failures, a second. slow_minute: both take 3 x as long for a minute.
+    busy: the machine of one version is: its times so many times as long, for how many seconds, and
+    on average how many seconds lie between two. loading: for so many seconds at first both take 10
+    x as long, and vary more. lighter: how much shorter times are, as a logarithm, where a version
+    has no requests than where it has all. odd: share of requests that take 30 x as long.
     """
 
     rate: float = 20.0
@@ -35,6 +39,10 @@ class World:
     wave: float = 0.0
     bursts: float = 0.0
     slow_minute: bool = False
+    busy: tuple[float, float, float] = (1.0, 0.0, math.inf)
+    loading: float = 0.0
+    lighter: float = 0.0
+    odd: float = 0.0
     noise: float = 0.02  # share of questions that stable itself answers in two ways
 
 
@@ -70,6 +78,8 @@ class Traffic:
         self._hung: dict[int, int] = {}
         self._stalls = [0, 0]
         self._memory = 1e9
+        # Of each version, for how many seconds its machine is busy (< 0: idle) from now on.
+        self._busy = [self._until_busy(long_ago=True) for _ in range(2)]
 
     def scrapes(self) -> Iterator[Scrape]:
         """One a second, without end."""
@@ -90,6 +100,7 @@ class Traffic:
             requests = int(random.poisson(rate * share))
             failing = world.failing + burst
             times = common + self._phases[group] * world.phase[0] * world.spread
+            times += math.log(world.busy[0]) * (self._busy[group] > 0) - world.lighter * (1 - share)
             if group:
                 self._sent += requests
                 failing += self.candidate.failing
@@ -108,7 +119,9 @@ class Traffic:
             late = self._hung.pop(second, 0) if group else 0
             failed = int(random.binomial(requests - hung, min(1.0, failing)))
             done = requests - hung - failed
-            drawn = np.log(100) + times + world.spread * random.normal(size=done)
+            loads = second < world.loading
+            drawn = np.log(100) + times + (world.spread + loads) * random.normal(size=done)
+            drawn += math.log(10) * loads + math.log(30) * (random.random(done) < world.odd)
             places = np.searchsorted(BOUNDS, np.exp(drawn))
             self._counts[group] += np.bincount(places, minlength=len(BOUNDS) + 1)
             self._requests[group] += done + failed + late
@@ -134,6 +147,20 @@ class Traffic:
             keep = math.exp(-1 / seconds)
             step = math.sqrt(1 - keep * keep) * self._random.normal()
             self._phases[place] = keep * self._phases[place] + step
+        for group in range(2):
+            idle = self._busy[group] < 0
+            self._busy[group] += 1 if idle else -1
+            if abs(self._busy[group]) < 1:
+                self._busy[group] = self.world.busy[1] if idle else self._until_busy()
+
+    def _until_busy(self, *, long_ago: bool = False) -> float:
+        """Less than 0. long_ago: or in the middle of a phase, as it has gone on for ever."""
+        _, seconds, between = self.world.busy
+        if math.isinf(between):
+            return -math.inf
+        if long_ago and self._random.random() < seconds / (seconds + between):
+            return float(self._random.uniform(1, seconds))
+        return -1.0 - float(self._random.exponential(between))
 
     def _answers(self, requests: int) -> list[Distances]:
         """Of the questions that are shadowed, at the rate of all requests."""
@@ -177,6 +204,14 @@ WORLDS = {
         bursts=0.02, wave=0.6, slow_minute=True, shared=(1.0, 30.0), phase=(0.5, 5.0)
     ),
 }
+WORLDS |= {
+    f"machine of one busy for {seconds} s, {factor} x TTFT": named(busy=(factor, seconds, 600.0))
+    for factor in (2, 5)
+    for seconds in (5, 30, 120)
+}
+WORLDS["as on real servers"] = named(
+    loading=8, lighter=0.2, odd=0.002, shared=(0.5, 5.0), phase=(0.3, 5.0), busy=(2, 15, 300)
+)
 FAULTS = {
     "fails at once, always": (Candidate(crash=True), 0.0),
     "wrong text (shadow 10 %)": (Candidate(diverging=1.0), 0.1),

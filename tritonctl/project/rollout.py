@@ -13,6 +13,7 @@ ALL = 100  # per cent
 
 Percent = Annotated[float, Field(gt=0, le=ALL, allow_inf_nan=False)]
 AboveZeroShare = Annotated[float, Field(gt=0, lt=1)]
+SlowSeconds = Annotated[float, Field(ge=0, le=3600)]
 
 
 class Tolerated(Strict):
@@ -28,11 +29,11 @@ class Tolerated(Strict):
         description="chance of a request to be slower than one of stable at the same time, beyond "
         "the 0.5 of equals; where times vary by a third, 1 % longer is about 0.01",
     )
-    slow_phases: NotNegative = Field(
-        0.0,
-        description="of a version by itself, for up to some minutes: by how much longer or shorter "
-        "its times are meanwhile, in standard deviations of the times of one second; 0.4 where "
-        "something disturbs one server at a time: a slower release is then found minutes later",
+    slow_seconds: SlowSeconds = Field(
+        120.0,
+        description="that a version may be slow by itself, by any factor, as its machine is busy; "
+        "meanwhile no step follows, and a slower release is found so much later; 0: machines that "
+        "nothing disturbs one at a time",
     )
     failures: AboveZeroShare = Field(
         0.01, description="share of requests that fail once stable has none to compare with"

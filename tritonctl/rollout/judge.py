@@ -128,7 +128,7 @@ class Judge:
         self._stalls = Stalls()
         self._stalled = 0  # of stable
         self._slower = {
-            name: Slower(tolerated.slowness, tolerated.slow_phases)
+            name: Slower(tolerated.slowness, tolerated.slow_seconds)
             for name in (*TIMES, RESPONSE)
             if name in times
         }
@@ -137,7 +137,7 @@ class Judge:
         self._growth = Growth(tolerated=growth, least=_LEAST_GROWTH)
         self._surge = Growth(1, tolerated=growth, least=_LEAST_SURGE)
         self._past = Past()
-        self._pace = Pace(tolerated.slow_phases)
+        self._pace = Pace(tolerated.slow_seconds)
         used = {FAILURES, ALONE, STALLS, MEMORY, *self._slower}
         if ITL in self._slower:
             used.add(TOKEN_RATE)
@@ -299,11 +299,28 @@ class Judge:
             return Standing.UNKNOWN, what
         if verdict.total >= _SUSPICIOUS * verdict.limit:
             return Standing.HOLD, f"it may be that {_WHAT[worst]}"
-        if self._step_failures > max(_FEW, self._step_requests * self._most_failures):
-            return Standing.HOLD, f"{self._step_failures} requests of the step have failed"
-        if self._past.beyond:
-            return Standing.HOLD, "its answers begin later than stable's did with as many requests"
+        if doubt := self._doubt():
+            return Standing.HOLD, doubt
         return self._step_standing()
+
+    def _doubt(self) -> str:
+        """Why no step follows, though there is no evidence that counts; empty for nothing."""
+        if slow := self._slow_just_now():
+            return slow
+        if self._step_failures > max(_FEW, self._step_requests * self._most_failures):
+            return f"{self._step_failures} requests of the step have failed"
+        if self._past.beyond:
+            return "its answers begin later than stable's did with as many requests"
+        return ""
+
+    def _slow_just_now(self) -> str:
+        """What is slow, and since when; empty where nothing is."""
+        moments = {name: test.slow_for for name, test in self._slower.items()}
+        moments[TOKEN_RATE] = self._pace.slow_for
+        name = max(moments, key=lambda name: moments[name])
+        if not moments[name]:
+            return ""
+        return f"{_WHAT[name]}, for {moments[name]} s: a slow phase of its own, or the release"
 
     def _step_standing(self) -> tuple[Standing, str]:
         rollout = self._rollout

@@ -9,9 +9,11 @@ stream go together, so a moment is as good as it has requests, not tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tritonctl.rollout.phases import Mean, OwnPhases, Phases
+from tritonctl.rollout.phases import SHARES, Mean, OwnPhases, Phases
+from tritonctl.rollout.stretches import Stretches, Suspicion
 
 _LEAST = 10  # pairs of moments, before it is known how much they vary
 _LEAST_VARIANCE = 1e-4  # 1 %
@@ -35,27 +37,36 @@ class Tokens:
 
 
 class Pace:
-    """Bets each moment, against none and against each length of phases; all must be won.
+    """Bets each moment, against none and against each kind of phases; all must be won.
 
-    slow_phases: as for `Slower`.
+    slow_seconds: as for `Slower`.
     """
 
-    KEPT = ("_alike", "_phases", "_spread", "_before")
+    KEPT = ("_alike", "_phases", "_stretches", "_suspicion", "_spread", "_before")
 
-    def __init__(self, slow_phases: float) -> None:
+    def __init__(self, slow_seconds: float) -> None:
         self._alike = Phases(1.0, 0.0)
-        self._phases = OwnPhases(slow_phases)
+        self._phases = OwnPhases(slow_seconds)
+        self._stretches = Stretches(SHARES, slow_seconds)
+        self._suspicion = Suspicion(SHARES, slow_seconds)
         self._spread = [0.0, 0.0]  # pairs of stable's moments, sum of squares of one request
         self._before = [0.0, 0.0]  # stable's last figure, and its requests
 
     @property
     def evidence(self) -> float:
         """An e-value against "no fewer tokens a second"."""
-        return min(self._alike.evidence, self._phases.evidence)
+        beyond = min(self._alike.evidence, self._stretches.evidence)
+        return beyond if self._suspicion.lasts else min(beyond, self._phases.evidence)
+
+    @property
+    def slow_for(self) -> int:
+        """As of `Slower`."""
+        return self._suspicion.moments
 
     def update(self, candidate: Tokens | None, stable: Tokens) -> None:
         """A moment. candidate: None: it does not count, as while it warms up."""
         theirs = stable.mean
+        factors: Sequence[float] = ()
         if self._spread[0] >= _LEAST:
             variance = max(_LEAST_VARIANCE, self._spread[1] / self._spread[0])
             mine = candidate.mean if candidate is not None else None
@@ -63,8 +74,10 @@ class Pace:
                 furthest = _FURTHEST * math.sqrt(variance)
                 near = max(theirs[0] - furthest, min(theirs[0] + furthest, mine[0]))
                 mine = near, mine[1]
-            self._alike.update(mine, theirs, variance)
+            factors = self._alike.update(mine, theirs, variance)
             self._phases.update(mine, theirs, variance)
+        self._stretches.update(factors)
+        self._suspicion.update(factors)
         if theirs is None:
             return
         before, requests = self._before

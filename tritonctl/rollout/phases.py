@@ -20,13 +20,16 @@ prediction problems", J. Basic Eng. 82 (1960): the densities.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tritonctl.rollout.sequential import Wealth
 
-# Moments that the phases last that are allowed for.
+# Moments that phases last, and their sd, in that of times within a moment.
 LENGTHS = (1.0, 5.0, 30.0, 120.0)
+_SIZE = 0.4
 # How the stake is spread over how much longer the candidate takes, in sd of times.
 _SHIFTS = ((0.35, 0.25), (0.7, 0.3), (1.8, 0.45))
+SHARES = tuple(share / 2 for _ in range(2) for _, share in _SHIFTS)  # of each of `Phases`' bets
 # Moments of stable that refute phases together, or do not; the stake that they do, each time.
 _BLOCKS = ((60, 0.1), (240, 0.5))
 _UNKNOWN = 100.0  # variance of a level of which nothing is known, in those of times
@@ -38,13 +41,14 @@ Mean = tuple[float, int]  # of the logarithms of a version's times in a moment, 
 class OwnPhases:
     """A bet each moment, for each length of phases. Moments are as far apart as seconds are.
 
-    size: of phases that are allowed for, in sd of times; 0: none are.
+    longest: of those that are allowed for; 0: none are.
     """
 
     KEPT = ("_against",)
 
-    def __init__(self, size: float) -> None:
-        self._against = {f"{length:g}": Phases(length, size) for length in LENGTHS if size}
+    def __init__(self, longest: float) -> None:
+        lengths = [length for length in LENGTHS if length <= longest]
+        self._against = {f"{length:g}": Phases(length, _SIZE) for length in lengths}
 
     @property
     def evidence(self) -> float:
@@ -68,8 +72,7 @@ class Phases:
     def __init__(self, length: float, size: float) -> None:
         self._size = size
         self._keep = math.exp(-1 / length)
-        shares = [share / 2 for _, share in _SHIFTS]
-        self._wealth = Wealth([*shares, *shares])
+        self._wealth = Wealth(SHARES)
         self._between = _Between()
         self._calm = {f"{block}": _Calm(block, stake) for block, stake in _BLOCKS}
 
@@ -79,16 +82,21 @@ class Phases:
         refuted = sum(calm.evidence for calm in self._calm.values()) / len(self._calm)
         return self._wealth.evidence * refuted
 
-    def update(self, candidate: Mean | None, stable: Mean | None, variance: float) -> None:
-        """As above."""
+    def update(
+        self, candidate: Mean | None, stable: Mean | None, variance: float
+    ) -> Sequence[float]:
+        """As above. What each of the bets was multiplied by; none where nothing was bet."""
         self._between.pass_by(self._keep, 2 * self._size**2 * variance)
+        factors: Sequence[float] = ()
         if candidate is not None and stable is not None:
             noise = variance * (1 / candidate[1] + 1 / stable[1])
-            self._bet(candidate[0] - stable[0], noise, math.sqrt(variance))
+            factors = self._bet(candidate[0] - stable[0], noise, math.sqrt(variance))
+            self._wealth.settle(factors)
         for calm in self._calm.values():
             calm.update(stable, variance, (self._keep, self._size**2 * variance))
+        return factors
 
-    def _bet(self, difference: float, noise: float, spread: float) -> None:
+    def _bet(self, difference: float, noise: float, spread: float) -> Sequence[float]:
         phases = self._between
         wide = noise + phases.variance
         left = difference - phases.mean
@@ -96,10 +104,8 @@ class Phases:
         alone = [_density(difference - shift * spread, noise) for shift, _ in _SHIFTS]
         new = 1 - phases.taken
         with_phases = [_density(left - shift * spread * new, wide) for shift, _ in _SHIFTS]
-        self._wealth.settle(
-            [math.exp(max(-_MOST, min(_MOST, one - none))) for one in (*alone, *with_phases)]
-        )
         phases.see(difference, noise)
+        return [math.exp(max(-_MOST, min(_MOST, one - none))) for one in (*alone, *with_phases)]
 
 
 class _Between:

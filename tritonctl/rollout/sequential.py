@@ -29,9 +29,9 @@ from dataclasses import dataclass
 # How the stake of a test is spread over the sizes of the fault: (size, share).
 _ODDS = ((1.7, 0.06), (6.0, 0.47), (30.0, 0.47))
 _FRACTIONS = ((0.2, 0.2), (0.55, 0.35), (0.95, 0.45))
-_AT_ONCE = 0.9  # of the stake; the rest is bet bit by bit, on faults that begin later
-_LATER = 0.003  # of what is left, at each bet
-_MOST = 1e100  # beyond, a wealth no longer grows: what is decided is decided
+AT_ONCE = 0.9  # of the stake; the rest is bet bit by bit, on faults that begin later
+LATER = 0.003  # of what is left, at each bet
+MOST = 1e100  # beyond, a wealth no longer grows: what is decided is decided
 
 
 class Wealth:
@@ -45,8 +45,8 @@ class Wealth:
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._shares = tuple(shares)
-        self._bet = [_AT_ONCE * share for share in shares]
-        self._kept = 1 - _AT_ONCE
+        self._bet = [AT_ONCE * share for share in shares]
+        self._kept = 1 - AT_ONCE
 
     @property
     def evidence(self) -> float:
@@ -55,10 +55,10 @@ class Wealth:
 
     def settle(self, factors: Sequence[float]) -> None:
         """A bet of each size is multiplied by this; each >= 0 and of mean <= 1 if it is true."""
-        more = self._kept * _LATER
+        more = self._kept * LATER
         self._kept -= more
         self._bet = [
-            min(_MOST, (bet + more * share) * factor)
+            min(MOST, (bet + more * share) * factor)
             for bet, share, factor in zip(self._bet, self._shares, factors, strict=True)
         ]
 
@@ -206,7 +206,7 @@ class Growth:
         )
         phase = begun % self._PHASES
         factor = 1 - self._STAKE + self._STAKE * self._gain * rises
-        self._wealth[phase] = min(_MOST, self._wealth[phase] * factor)
+        self._wealth[phase] = min(MOST, self._wealth[phase] * factor)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,14 @@ from statistics import NormalDist
 
 from tritonctl.rollout.phases import Mean, OwnPhases
 from tritonctl.rollout.sequential import Wealth
+from tritonctl.rollout.stretches import Stretches, Suspicion
 
 # How the stake is spread over how much longer the candidate takes, in standard deviations.
 _SHIFTS = ((0.35, 0.4), (0.7, 0.35), (1.8, 0.25))
+_SHARES = tuple(share for _, share in _SHIFTS)
+# What is further than phases of a usual size: by how much less it is not, and two bets.
+_WANDERS, _FAR = 0.7, (1.2, 1.8)
+_REMEMBERED = 2000.0  # times of stable that say how much they vary: in the beginning, it loads
 _FURTHEST = 3.0  # standard deviations from the middle: a time that is odder counts as that odd
 _MOST_BETS, _MOST_BESIDE = 32, 96  # of the candidate's and stable's times of a moment
 _LEAST = 10  # times of stable, before its spread is known
@@ -31,19 +36,24 @@ class Slower:
     """One bet each moment, on the sum of the candidate's times, given all of the moment's.
 
     `tolerated`: the chance of the candidate's time to be the longer one of two, beyond 1/2, that is
-    no fault. `slow_phases`: of a version by itself, their sd that is no fault, in that of times
-    within a moment. Spread: of stable's times within moments so far.
+    no fault. `slow_seconds`: how long a version may be slow by itself, which is no fault; 0: none
+    is. Spread: of stable's times within moments so far.
 
     A slow phase of the candidate alone is one event, not as many as it has requests. So this bet
-    must be won, and the one that knows of such phases (`OwnPhases`), too.
+    must be won, and also without the slowest stretches of such a length (`Stretches`), however slow
+    they are. Where phases come all the time and are moderate, they are refuted (`OwnPhases`), or
+    the candidate is beyond them outside of such stretches, or it has been slow for too long.
     """
 
-    KEPT = ("_wealth", "_phases", "_spread", "_moments")
+    KEPT = ("_wealth", "_phases", "_stretches", "_far", "_suspicion", "_spread", "_moments")
 
-    def __init__(self, tolerated: float = 0.005, slow_phases: float = 0.4) -> None:
+    def __init__(self, tolerated: float = 0.005, slow_seconds: float = 120.0) -> None:
         self._tolerated = math.sqrt(2) * NormalDist().inv_cdf(0.5 + tolerated)
-        self._wealth = Wealth([share for _, share in _SHIFTS])
-        self._phases = OwnPhases(slow_phases)
+        self._wealth = Wealth(_SHARES)
+        self._phases = OwnPhases(slow_seconds)
+        self._stretches = Stretches(_SHARES, slow_seconds)
+        self._far = Stretches((0.5, 0.5), slow_seconds)
+        self._suspicion = Suspicion(_SHARES, slow_seconds)
         self._spread = [0.0, 0.0]  # degrees of freedom, sum of squares
         self._moments = 0
 
@@ -51,9 +61,17 @@ class Slower:
     def evidence(self) -> float:
         """An e-value against "no slower than stable", with slow phases of its own or without.
 
-        The lesser of two: each is one against its own half of that.
+        The lesser of those against each kind of phases.
         """
-        return min(self.alike, self._phases.evidence)
+        beyond = min(self.alike, self._stretches.evidence)
+        if self._suspicion.lasts:
+            return beyond
+        return min(beyond, (self._phases.evidence + self._far.evidence) / 2)
+
+    @property
+    def slow_for(self) -> int:
+        """Moments that the candidate has been slow for, up to now; 0: it is not."""
+        return self._suspicion.moments
 
     @property
     def alike(self) -> float:
@@ -67,6 +85,7 @@ class Slower:
         alone: tuple[int, int] | None = None,
     ) -> None:
         """How stable's times vary, in a moment that nothing is bet on."""
+        self._pass_by([], [])
         self._see_phases([0] * len(places), stable, places, alone)
         self._measure(stable, places)
 
@@ -84,6 +103,8 @@ class Slower:
         as one that nothing goes together with, at least one; None: all.
         """
         requests, others = _buckets(candidate), _buckets(stable)
+        factors: list[float] = []
+        far: list[float] = []
         if requests and others and self._known:
             # Any order will do; this one is the same in a process that goes on with the test.
             order = random.Random(self._moments)  # noqa: S311
@@ -91,12 +112,14 @@ class Slower:
             beside = order.sample(others, min(len(others), _MOST_BESIDE))
             times = self._standardised([places[bucket] for bucket in some + beside], places)
             fair = _gain(times, len(some), self._tolerated)
-            self._wealth.settle(
-                [
-                    math.exp(_gain(times, len(some), self._tolerated + shift) - fair)
-                    for shift, _ in _SHIFTS
-                ]
-            )
+            gains = {
+                shift: _gain(times, len(some), self._tolerated + shift)
+                for shift in {*_FAR, _WANDERS, *(shift for shift, _ in _SHIFTS)}
+            }
+            factors = [math.exp(gains[shift] - fair) for shift, _ in _SHIFTS]
+            far = [math.exp(gains[shift] - gains[_WANDERS]) for shift in _FAR]
+            self._wealth.settle(factors)
+        self._pass_by(factors, far)
         self._see_phases(candidate, stable, places, alone)
         self._measure(stable, places)
 
@@ -121,6 +144,12 @@ class Slower:
         spread = math.sqrt(self._variance(places))
         middle = sorted(times)[len(times) // 2]
         return [max(-_FURTHEST, min(_FURTHEST, (time - middle) / spread)) for time in times]
+
+    def _pass_by(self, factors: Sequence[float], far: Sequence[float]) -> None:
+        """A moment, and what its bets multiply; none where nothing is bet."""
+        self._stretches.update(factors)
+        self._far.update(far)
+        self._suspicion.update(factors)
 
     def _see_phases(
         self,
@@ -151,8 +180,13 @@ class Slower:
         if (found := mean_of(stable, places)) is None:
             return
         mean, total = found
-        squares = (n * (place - mean) ** 2 for n, place in zip(stable, places, strict=True))
-        self._spread = [self._spread[0] + total - 1, self._spread[1] + sum(squares)]
+        most = _FURTHEST**2 * self._variance(places) if self._known else math.inf
+        squares = (
+            n * min(most, (place - mean) ** 2) for n, place in zip(stable, places, strict=True)
+        )
+        kept = max(0.0, 1 - (total - 1) / _REMEMBERED)
+        freedom, whole = self._spread
+        self._spread = [kept * freedom + total - 1, kept * whole + sum(squares)]
 
 
 def places_of(bounds: Sequence[float]) -> list[float]:

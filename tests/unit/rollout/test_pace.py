@@ -27,7 +27,7 @@ def highest(
     slower: float = 1.0,
     pauses: float = 0.0,
     usual: float = 0.0,
-    allowed: float = 0.4,
+    allowed: float = 120.0,
 ) -> float:
     """Of the evidence in five minutes, 2 requests of 20 a second are the candidate's."""
     draw = random.Random(seed)  # noqa: S311 - a seeded experiment
@@ -54,7 +54,7 @@ def test_fewer_tokens(slower: float, pauses: float) -> None:
 
 def test_moments_without_tokens() -> None:
     """Nothing is bet on one; a figure is of at least one request."""
-    test, none = Pace(0.4), Tokens(0, 0.0, 3)
+    test, none = Pace(120.0), Tokens(0, 0.0, 3)
     for _ in range(20):
         test.update(Tokens(10, 9.0, 1), Tokens(10, 0.1, 2))
         test.update(None, none)

@@ -40,7 +40,7 @@ def highest(
     """
     draw = random.Random(seed)  # noqa: S311 - a seeded experiment
     own, others, both = (wander(draw, each, length) for each in (size, size, shared))
-    test, most = OwnPhases(SIZE), 0.0
+    test, most = OwnPhases(120.0), 0.0
     for _ in range(moments):
         common = next(both)
         candidate = slower + next(own) + common + draw.gauss(0, 1 / math.sqrt(2))
@@ -91,7 +91,7 @@ def test_what_wanders_for_both() -> None:
 
 def test_moments_without_requests() -> None:
     """Time passes; nothing is bet."""
-    test = OwnPhases(SIZE)
+    test = OwnPhases(120.0)
     for moment in (None, (0.0, 5)):
         test.update(None, moment, 1.0)
         test.update(moment, None, 1.0)

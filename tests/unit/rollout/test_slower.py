@@ -14,11 +14,14 @@ from tritonctl.rollout.slower import Slower, in_shared_buckets, places_of
 
 PLACES = [0.0, 1.0, 2.0, 3.0]
 USUAL = [5, 8, 5, 1]
+LIMIT = 100 / 0.32  # of the test of first tokens, in a rollout
 
 
-def learned(places: Sequence[float] = PLACES, tolerated: float = 0.005) -> Slower:
+def learned(
+    places: Sequence[float] = PLACES, tolerated: float = 0.005, slow_seconds: float = 120.0
+) -> Slower:
     """A test that knows how much times vary."""
-    test = Slower(tolerated)
+    test = Slower(tolerated, slow_seconds)
     test.learn([*USUAL, *[0] * (len(places) - len(USUAL))], places)
     return test
 
@@ -50,13 +53,36 @@ def test_places_of_buckets() -> None:
     assert len(places_of([1.0])) == 2
 
 
-def test_twice_the_time() -> None:
-    """A few requests that each take longer than most of stable's."""
-    test = learned()
-    for _ in range(40):
+@pytest.mark.parametrize(("slow_seconds", "found"), [(0, 8), (30, 40), (120, 130)])
+def test_twice_the_time(slow_seconds: float, found: int) -> None:
+    """A few requests that each take longer than most of stable's: once no phase is that long."""
+    test = learned(slow_seconds=slow_seconds)
+    moments = 0
+    while test.evidence < LIMIT and moments < 200:
         test.update([0, 0, 0, 1], USUAL, PLACES)
-    assert test.evidence > 1000
-    assert test.alike > test.evidence
+        moments += 1
+    assert slow_seconds < moments <= found
+    assert test.slow_for >= moments - 5
+    assert test.alike >= test.evidence
+
+
+def test_a_phase_of_its_own() -> None:
+    """Three times as long for two minutes, and as usual before and after: held, no evidence."""
+    draw = random.Random(5)  # noqa: S311 - a seeded experiment
+    bounds = [0.05 * 1.1**step for step in range(40)]
+    places, test, slow = places_of(bounds), Slower(), []
+    for second in range(300):
+        groups = [[0] * 41, [0] * 41]
+        for group, requests in zip(groups, (2, 18), strict=True):
+            for _ in range(requests):
+                took = draw.lognormvariate(math.log(0.1), 0.3)
+                took *= 3 if group is groups[0] and 60 <= second < 180 else 1
+                group[sum(took > bound for bound in bounds)] += 1
+        test.update(groups[0], groups[1], places)
+        assert test.evidence < 1.1
+        slow += [second] if test.slow_for else []
+    assert test.alike > LIMIT
+    assert {*range(65, 180)} <= {*slow} <= {*range(60, 270)}
 
 
 def test_nothing_is_bet_before_the_spread_is_known() -> None:

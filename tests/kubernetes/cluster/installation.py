@@ -68,10 +68,11 @@ class Counted:
 
 
 def has_ended(pod: dict[str, Any]) -> bool:
-    """Whether it was to end, and every container of it has."""
-    containers = pod["status"].get("containerStatuses", [])
-    return "deletionTimestamp" in pod["metadata"] and all(
-        "terminated" in each["state"] for each in containers
+    """Whether it was to end, and no container of it runs any more, or ever did."""
+    kinds = ("initContainerStatuses", "containerStatuses")
+    containers = [each for kind in kinds for each in pod["status"].get(kind, [])]
+    return "deletionTimestamp" in pod["metadata"] and not any(
+        "running" in each["state"] for each in containers
     )
 
 

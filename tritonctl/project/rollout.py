@@ -30,7 +30,7 @@ class Tolerated(Strict):
         "the 0.5 of equals; where times vary by a third, 1 % longer is about 0.01",
     )
     slow_seconds: SlowSeconds = Field(
-        120.0,
+        15.0,
         description="that a version may be slow by itself, by any factor, as its machine is busy; "
         "meanwhile no step follows, and a slower release is found so much later; 0: machines that "
         "nothing disturbs one at a time",
@@ -74,7 +74,7 @@ class Rollout(Strict):
         0.01, description="share of rollouts of a release that is no worse that may be rolled back"
     )
     warm_up_seconds: NotNegative = Field(
-        20.0,
+        10.0,
         description="after the candidate's first request, before its times and memory are judged",
     )
     scrape_timeout_seconds: AboveZero = Field(

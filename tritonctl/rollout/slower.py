@@ -47,7 +47,7 @@ class Slower:
 
     KEPT = ("_wealth", "_phases", "_stretches", "_far", "_suspicion", "_spread", "_moments")
 
-    def __init__(self, tolerated: float = 0.005, slow_seconds: float = 120.0) -> None:
+    def __init__(self, tolerated: float = 0.005, slow_seconds: float = 15.0) -> None:
         self._tolerated = math.sqrt(2) * NormalDist().inv_cdf(0.5 + tolerated)
         self._wealth = Wealth(_SHARES)
         self._phases = OwnPhases(slow_seconds)

@@ -131,7 +131,7 @@ def test_faults_at_the_first_step(candidate: Version, reason: str, until: int) -
     assert last.figures["step"] in (0, 1)
 
 
-@pytest.mark.parametrize(("slow_seconds", "until"), [(0, 25), (30, 60), (120, 150)])
+@pytest.mark.parametrize(("slow_seconds", "until"), [(0, 25), (15, 40), (120, 150)])
 def test_a_slower_release(slow_seconds: float, until: int) -> None:
     """Held in its first step for as long as it may be a phase, and then rolled back."""
     tolerated = ROLLOUT.tolerated.model_copy(update={"slow_seconds": slow_seconds})
@@ -150,12 +150,14 @@ def test_a_slower_release(slow_seconds: float, until: int) -> None:
 def test_a_slow_phase_of_a_sound_release() -> None:
     """No step while it lasts, and no rollback."""
     candidate = Version(1)
+    tolerated = ROLLOUT.tolerated.model_copy(update={"slow_seconds": 60})
+    rollout = ROLLOUT.model_copy(update={"tolerated": tolerated})
 
     def slow(second: int, scrape: Scrape) -> Scrape:
         candidate.ms = 300 if 10 < second < 60 else 100
         return scrape
 
-    decisions = run(candidate, change=slow)
+    decisions = run(candidate, change=slow, rollout=rollout)
     promoted = [one.at for one in decisions if one.standing is Standing.PROMOTE_STEP]
     assert len(promoted) == 3
     assert 60 <= promoted[0] <= 120

@@ -70,7 +70,7 @@ def test_a_phase_of_its_own() -> None:
     """Three times as long for two minutes, and as usual before and after: held, no evidence."""
     draw = random.Random(5)  # noqa: S311 - a seeded experiment
     bounds = [0.05 * 1.1**step for step in range(40)]
-    places, test, slow = places_of(bounds), Slower(), []
+    places, test, slow = places_of(bounds), Slower(slow_seconds=120), []
     for second in range(300):
         groups = [[0] * 41, [0] * 41]
         for group, requests in zip(groups, (2, 18), strict=True):

@@ -51,7 +51,7 @@ class _Declared(NamedTuple):
 
 @warning(
     "TC354 pooling-of-another-model",
-    summary="Python that makes a text's vector otherwise than the checkpoint's modules.json says",
+    summary="a text's vector that Python makes otherwise than the checkpoint's modules.json says",
     why="A vector of another pooling has the right shape and length, and finds the wrong texts. "
     "Nothing fails.",
     shows="traffic",

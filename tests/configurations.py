@@ -101,6 +101,20 @@ LOAD = {
 EXIT_SECONDS = 1200
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a module shares, a server that crashed among it, is made anew for a second attempt.
+
+    pytest-rerunfailures throws away only fixtures whose own set-up failed.
+    """
+    if not isinstance(item, pytest.Function) or getattr(item, "execution_count", 1) == 1:
+        return
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        for one in definitions:
+            if one.scope == "module" and one.cached_result is not None:
+                one.finish(item._request)  # type: ignore[arg-type]
+
+
 @pytest.hookimpl(wrapper=True)  # xdist reads the groups in its own; then it is known what is run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, None]:
     """Have `--dist loadgroup` start each configuration in one process, and keep files whole."""

@@ -16,15 +16,15 @@ import pytest
 
 from tests.conftest import EXAMPLE
 from tests.server.replay import ReplayModel, replay_models
+from tests.servers import Handle
 from tritonctl.errors import ConfigurationError, RequestRejectedError, ServerError, TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.new_ensemble import Wishes, new_ensemble
 from tritonctl.repository.new_step import write_step
-from tritonctl.repository.publish import render
 from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server, start, stop
+from tritonctl.server.lifecycle import running_server
 from tritonctl.server.reload import reload
 
 pytestmark = pytest.mark.server
@@ -79,8 +79,8 @@ def _louder(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Served."""
+def handle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """Their server."""
     folder = tmp_path_factory.mktemp("own_steps")
     # With a seed, as smoke requests have, it says what is scripted.
     echo = ReplayModel(EXAMPLE / "checkpoint" / "tokenizer.json", [{"ids": [70, 71, 72]}])
@@ -93,9 +93,19 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     for name, within in (("guarded", "echo"), ("outer", "guarded")):
         graph, _ = new_ensemble(project, Wishes(name, within, "tidy"))
         (folder / "ensembles" / f"{name}.yaml").write_text(graph, encoding="utf-8")
-    start(project, render(project, Silent()), Silent())
-    yield project
-    stop(project, Silent())
+    one = Handle(project, "guarded")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def project(handle: Handle, request: pytest.FixtureRequest) -> Iterator[Project]:
+    """Served, and answering; the step's code is afterwards what it was."""
+    code = handle.project.root / CODE
+    before = code.read_text(encoding="utf-8")
+    handle.ready(request.node)
+    yield handle.project
+    code.write_text(before, encoding="utf-8")
 
 
 @pytest.fixture

@@ -81,7 +81,10 @@ def test_a_test_is_known_to_have_had_its_servers(tmp_path: Path) -> None:
 # Up to three processes that import everything: 43 s on two cores at a load of ten.
 STARTS_PYTEST = pytest.mark.timeout(240)
 FLAKY = """
+import pytest
 from tests.servers import USED
+
+MADE = []
 
 class Server:
     class project:
@@ -91,15 +94,24 @@ class Server:
     def log_tail(self):
         return "what Triton wrote"
 
-def test_flaky(request):
+@pytest.fixture(scope="module")
+def shared():
+    MADE.append("made")
+    yield
+    MADE.append("ended")
+
+def test_flaky(request, shared):
     request.node.stash[USED] = {1: Server()}
     assert request.node.execution_count > 1, "the first time"
+
+def test_after_it(shared):
+    assert MADE == ["made", "ended", "made"]
 """
 
 
 @STARTS_PYTEST
 def test_a_second_attempt_is_reported_with_the_first_failure_and_the_log(tmp_path: Path) -> None:
-    """In the summary of a run that passes."""
+    """In the summary of a run that passes; what the module shares is made anew for it, and kept."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.configurations"]\n')
     (tmp_path / "test_flaky.py").write_text(FLAKY)
     command = [sys.executable, "-m", "pytest", "--reruns", "1", "-p", "no:cacheprovider", "."]

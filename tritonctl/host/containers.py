@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from tritonctl.errors import HostError
 
 ENGINES = ("docker", "podman")
 _ANSWER_SECONDS = 60
+_REMOVE_SECONDS = 30
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,23 @@ def image_digests(engine: ContainerEngine, image: str) -> list[str]:
 
 
 def remove(engine: ContainerEngine, name: str) -> None:
-    """Remove a container, running or not, if it exists."""
-    _ask(engine.program, "rm", "--force", name)
+    """Remove a container, running or not, if it exists.
+
+    Asked again for half a minute: an engine that is just starting a container, as its `run` was
+    interrupted, refuses to remove it, and nobody else would end it. Raises HostError then.
+    """
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    while True:
+        answer = _ask(engine.program, "rm", "--force", name)
+        if _ask(engine.program, "container", "inspect", name).returncode:
+            return
+        if time.monotonic() > deadline:
+            raise HostError(
+                f"{engine.name} does not remove the container {name}",
+                remedy=f"remove it: `{engine.name} rm --force {name}`",
+                details=answer.stderr.strip(),
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def run_command(

@@ -154,7 +154,7 @@ class Traffic:
                 self._busy[group] = self.world.busy[1] if idle else self._until_busy()
 
     def _until_busy(self, *, long_ago: bool = False) -> float:
-        """Less than 0. long_ago: or in the middle of a phase, as it has gone on for ever."""
+        """Less than 0. long_ago: also in the middle of a phase that began before the rollout."""
         _, seconds, between = self.world.busy
         if math.isinf(between):
             return -math.inf

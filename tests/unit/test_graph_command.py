@@ -291,7 +291,7 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RULES if name.startswith("TC3")])
 def test_every_mistake_can_be_drawn(name: str, tmp_path: Path) -> None:
-    """What is wrong is told below the picture, but what is no ensemble or is in a step's code."""
+    """Mistakes are listed below the picture, except in what is no ensemble or in a step's code."""
     rule = RULES[name]
     shown = picture(tmp_path, rule.bad)
     text = plain(drawn(shown, 80))

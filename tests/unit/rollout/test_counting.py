@@ -95,7 +95,7 @@ def test_counts_never_fall() -> None:
 
 
 def test_a_page_from_between_two_buckets() -> None:
-    """The larger ones are new, the others are not: nobody waited that long, and none is told so."""
+    """Only the larger buckets are new: nobody waited that long, so no time is counted."""
     counting = Counting(LAYOUT)
     before = {"0.1": 3, "0.2": 8, "5.0": 10, "+Inf": 10}
     first = counted(counting, text(10, buckets=before, count=10))

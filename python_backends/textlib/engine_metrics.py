@@ -43,6 +43,7 @@ _LOG = logging.getLogger(__name__)
 _ACTIVE = "tritonctl_active_streams"
 _WAITING = "tritonctl_waiting_streams"
 _KV_BLOCKS = "tritonctl_kv_blocks"
+_RESIDENT = "tritonctl_server_resident_bytes"
 _PREFIX_BLOCKS = "tritonctl_prefix_cache_blocks_total"
 _REQUESTS = "tritonctl_requests_total"
 _INPUT = "tritonctl_input_tokens_total"
@@ -72,6 +73,8 @@ GAUGES = {
     _ACTIVE: "Streams that the engine advances",
     _WAITING: "Streams that the engine has accepted and not begun",
     _KV_BLOCKS: "Blocks of the KV cache by state: used or free",
+    _RESIDENT: "Resident memory of tritonserver and all its processes; each model tells the same, "
+    "so take the largest",
 }
 COUNTERS = {
     _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
@@ -279,18 +282,27 @@ class EngineMetrics:
         self._responses += 1
 
 
+def _unknown() -> None:
+    return None
+
+
 class MetricsThread:
-    """Publishes what changed every `PUBLISH_SECONDS` until it is closed."""
+    """Publishes what changed every `PUBLISH_SECONDS` until it is closed.
+
+    memory: bytes of the whole server, None: unknown; it says itself how often it looks.
+    """
 
     def __init__(
         self,
         publisher: Publisher,
         read: Callable[[], tuple[dict[Key, float], Gauges | None]],
         *,
+        memory: Callable[[], int | None] = _unknown,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
         self._read = read
+        self._memory = memory
         self._clock = clock
         self._began = clock()
         self._published: dict[Key, float] = {}
@@ -322,7 +334,10 @@ class MetricsThread:
         """Publish what changed since the last time."""
         totals, gauges = self._read()
         lives = gauges is not None and bool(gauges.active or gauges.waiting)
-        for key, value in gauges.values().items() if gauges else ():
+        present = gauges.values() if gauges else {}
+        if (resident := self._memory()) is not None:
+            present[_RESIDENT, ()] = resident
+        for key, value in present.items():
             if self._published.get(key) != value:
                 self._publisher.set(key, value)
                 self._go_on(key, value, lives)

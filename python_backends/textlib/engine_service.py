@@ -7,6 +7,7 @@ class TritonPythonModel(EngineModel):
             self.serve(args, parameters, Service(MyEngine(...), limits, capacity))
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from textlib.parameters import ModelParameters
 from textlib.prompts import Inputs, Prompts, Row
 from textlib.request_tensors import SequenceLimits, read_generation_request, with_prompt
 from textlib.resumed import check_resumed
+from textlib.server_memory import ServerMemory
 from textlib.token_bytes import load_token_bytes
 from textlib.triton_edge import (
     existing,
@@ -84,7 +86,9 @@ class EngineModel:
         self._loop.start()
         self._metrics = None
         if service.publishes:
-            self._metrics = MetricsThread(TritonPublisher(args), self._measure)
+            self._metrics = MetricsThread(
+                TritonPublisher(args), self._measure, memory=ServerMemory(os.getppid()).read
+            )
             self._metrics.start()
 
     def execute(self, requests: list[Any]) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step without a decoder loop tells Prometheus: that it lives, and its errors."""
+"""What a step without a decoder loop tells Prometheus: that it lives, its errors, the memory."""
 
+import os
 from collections.abc import Mapping
 
 from textlib.engine_metrics import ErrorCounts, MetricsThread
 from textlib.errors import TextPathError
+from textlib.server_memory import ServerMemory
 from textlib.triton_metrics import TritonPublisher
 
 
@@ -13,7 +15,11 @@ class StepMetrics:
 
     def __init__(self, args: Mapping[str, str]) -> None:
         self._errors = ErrorCounts()
-        self._thread = MetricsThread(TritonPublisher(args), lambda: (self._errors.totals(), None))
+        self._thread = MetricsThread(
+            TritonPublisher(args),
+            lambda: (self._errors.totals(), None),
+            memory=ServerMemory(os.getppid()).read,
+        )
         self._thread.start()
 
     def failed(self, error: TextPathError) -> None:

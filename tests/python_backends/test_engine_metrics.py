@@ -146,6 +146,18 @@ def test_only_changes_are_published() -> None:
     assert recorder.values[REQUESTS, (("outcome", "cancelled"),)] == 2
 
 
+def test_the_memory_of_the_server() -> None:
+    """A gauge, of a step without streams, too; none where it is not known."""
+    recorder, resident = Recorder(), ("tritonctl_server_resident_bytes", ())
+    told = iter([None, 7, 7, 8])
+    thread = MetricsThread(recorder, lambda: ({}, None), memory=lambda: next(told))
+    seen = []
+    for _ in range(4):
+        thread.publish()
+        seen.append((recorder.values.get(resident), recorder.calls))
+    assert seen == [(None, 0), (7, 1), (7, 1), (8, 2)]
+
+
 def test_histograms_wait_while_streams_live() -> None:
     """Twice a second, or at rest; the other counters do not wait."""
     metrics, recorder, now = EngineMetrics(), Recorder(), [100.0]

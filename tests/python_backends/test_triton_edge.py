@@ -84,7 +84,7 @@ class MetricFamily:
         def increment(value: float) -> None:
             self.values[key] = self.values.get(key, 0) + value
 
-        return SimpleNamespace(increment=increment)
+        return SimpleNamespace(increment=increment, set=partial(self.values.__setitem__, key))
 
 
 class Request:
@@ -197,7 +197,9 @@ def test_a_step_counts_the_errors_that_it_answers(triton: ModuleType, repository
 
     assert MetricFamily.values[errors, "invalid"] == 2
     assert MetricFamily.values[errors, "failed"] == 0
-    assert set(MetricFamily.values) == {(uptime, "")} | {
+    resident = "tritonctl_server_resident_bytes", ""
+    assert MetricFamily.values[resident] > 10_000_000  # whose child is who runs the tests
+    assert set(MetricFamily.values) == {(uptime, ""), resident} | {
         (errors, reason) for reason in ("invalid", "queue_full", "unavailable", "failed")
     }
 

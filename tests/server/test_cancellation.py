@@ -24,10 +24,11 @@ from tests.servers import Handle, wait_until
 from tritonctl.errors import ServerError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request
-from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.metrics import RESIDENT, Metrics, scrape
 from tritonctl.rollout.shadow.answers import Version
 from tritonctl.rollout.shadow.questions import prepared
 from tritonctl.server.state import Server
+from tritonctl.server.usage import ServerUsage
 
 pytestmark = pytest.mark.server
 
@@ -39,6 +40,7 @@ LONG = SamplingParameters(max_tokens=480, end_id=-1)
 SHORTER = SamplingParameters(max_tokens=110, end_id=-1)
 PUBLISHED_SECONDS = 0.15  # engines publish their metrics every tenth of a second
 PATIENCE_SECONDS = 60.0
+NOISE_BYTES = 3_000_000  # published from 1 MB on, a second later
 
 CLIENT = """
 import sys
@@ -317,3 +319,20 @@ async def asked_by_a_shadow(state: Server) -> None:
     question = prepared(generation_request("int8", PROMPT, sampling), facts, seed=0)
     assert (await version.answer(question, facts)).first_ms is not None
     await version.close()
+
+
+def test_models_tell_the_memory_of_the_whole_server(server: Handle) -> None:
+    """Each the same, as it is counted from outside: tritonserver, its stubs, what they started."""
+    usage = ServerUsage(server.state.shm_prefix)
+
+    def told() -> dict[str, float]:
+        found = scrape(server.state.metrics_url).samples(RESIDENT)
+        return {sample.labels["model"]: sample.value for sample in found}
+
+    def agree() -> bool:
+        _, resident = usage.read()
+        assert resident is not None
+        return all(abs(value - resident) < NOISE_BYTES for value in told().values())
+
+    assert {"int8_tokenizer", "int8_engine"} <= told().keys()
+    wait_until(agree, "what is told is what is there")

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.metrics import RESIDENT, Metrics, added, scrape
 
 pytestmark = pytest.mark.timed
 
@@ -34,6 +34,16 @@ def test_series_are_found_by_name_and_labels() -> None:
     assert metrics.total("x_seconds_bucket", le="+Inf") == 5
     assert metrics.samples("nothing") == []
     assert metrics.samples("x_seconds_bucket", le="0.1")[0].value == 2
+
+
+def test_several_servers_are_added() -> None:
+    """Their counters; of what a host, or a server as a whole, has, the fullest one's counts."""
+    pages = [
+        Metrics.parse(f'n_total 2\nnv_cpu_utilization 0.5\n{RESIDENT}{{process="9"}} {size}\n')
+        for size in (30, 20)
+    ]
+    found = added(pages)
+    assert [found.total(name) for name in ("n", "nv_cpu_utilization", RESIDENT)] == [4, 0.5, 30]
 
 
 def test_an_endpoint_that_is_not_there() -> None:

@@ -13,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonctl.errors import ServerError
 from tritonctl.protocol.http import open_url
 
+# Of a server as a whole, by each of its models (python_backends/textlib/server_memory.py).
+RESIDENT = "tritonctl_server_resident_bytes"
 _PROBE_SECONDS = 5.0
-# between looks for pods that are new
-_OF_HOSTS = ("nv_cpu_", "nv_gpu_")  # several pods may see the same
+_LARGEST = ("nv_cpu_", "nv_gpu_", RESIDENT)  # of hosts, which several pods may see; of a server
 _METRICS_PORT = (
     "name the port of the metrics, 8002 unless set otherwise; `tritonctl status` shows the "
     "project's"
@@ -65,12 +66,12 @@ class Metrics:
 
 
 def added(scrapes: Iterable[Metrics]) -> Metrics:
-    """One scrape with the sums of the same series of several; of hosts and GPUs, the fullest."""
+    """One scrape with the sums of the same series of several; the fullest host, GPU and server."""
     sums: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for metrics in scrapes:
         for sample in metrics:
             key = (sample.name, frozenset(sample.labels.items()))
-            if sample.name.startswith(_OF_HOSTS):
+            if sample.name.startswith(_LARGEST):
                 sums[key] = max(sums.get(key, 0.0), sample.value)
             else:
                 sums[key] = sums.get(key, 0.0) + sample.value

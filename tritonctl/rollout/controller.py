@@ -257,7 +257,9 @@ class Controller:
             self._began = Reached(int(began[0]), int(began[1]))
 
     def _new_judge(self, at: float) -> Judge:
-        return Judge(self._settings, at, times=self.state.about.get("times", TIMES))
+        about = self.state.about
+        times, memory = about.get("times", TIMES), about.get("memory", True)
+        return Judge(self._settings, at, times=times, memory=memory)
 
     def _obey(self, ask: Ask) -> None:
         phase, by_hand = self.state.phase, {"reason": "by hand"}

@@ -89,7 +89,7 @@ class Decision:
 class Judge:
     """Of one rollout: `begin_step` at each step, `observe` each scrape. Time is the caller's.
 
-    times: which of TIMES the servers count, or RESPONSE.
+    times: which of TIMES the servers count, or RESPONSE. memory: whether it is known of both.
     shadowed: whether questions are asked of both versions; as `rollout.shadow` says when None.
     """
 
@@ -118,6 +118,7 @@ class Judge:
         at: float,
         *,
         times: Collection[str] = TIMES,
+        memory: bool = True,
         shadowed: bool | None = None,
     ) -> None:
         tolerated = rollout.tolerated
@@ -138,7 +139,9 @@ class Judge:
         self._surge = Growth(1, tolerated=growth, least=_LEAST_SURGE)
         self._past = Past()
         self._pace = Pace(tolerated.slow_seconds)
-        used = {FAILURES, ALONE, STALLS, MEMORY, *self._slower}
+        used = {FAILURES, ALONE, STALLS, *self._slower}
+        if memory:
+            used.add(MEMORY)
         if ITL in self._slower:
             used.add(TOKEN_RATE)
         if shadowed if shadowed is not None else rollout.shadow > 0:
@@ -221,14 +224,14 @@ class Judge:
         return rollout.hold_seconds >= rollout.warm_up_seconds + self._growth.window
 
     def _weigh(self, scrape: Scrape) -> None:
-        """The candidate's memory; what stable needs, too, is no growth that counts."""
+        """The candidate's memory; what stable needs, or may need, is no growth that counts."""
         candidate, stable = scrape.candidate, scrape.stable
         if not self._warm or candidate is None or not candidate.memory_bytes:
             return
         if self._settles and self._at - self._step_at < self._rollout.warm_up_seconds:
             return
-        theirs = (stable.memory_bytes or 0) if stable is not None else 0
-        most = theirs * (1 + self._rollout.tolerated.memory_growth)
+        theirs = stable.memory_bytes if stable is not None else None
+        most = theirs * (1 + self._rollout.tolerated.memory_growth) if theirs else math.inf
         for test in (self._growth, self._surge):
             test.update(candidate.memory_bytes, may_rise=candidate.memory_bytes <= most)
 

@@ -153,8 +153,8 @@ class Cluster:
         empty(self._installed, self._routes, slot, at_once=True)
         self._routes.claim(None)
 
-    def times(self, slot: Slot) -> list[str]:
-        """Which times its servers count."""
+    def counts(self, slot: Slot) -> Counters:
+        """What its servers have counted. Raises ServerError when they do not answer."""
         reach = Reach()
         version = Version([_url(in_slot(TRITON, slot), "/metrics")], self._layout(slot))
         components = self._components(reach, [slot], gateway=False)
@@ -162,12 +162,12 @@ class Cluster:
         try:
             for _ in range(_TRIES):  # the first one has to connect
                 if (counters := scraper.look(0.0).scrape.stable) is not None:
-                    return sorted(counters.times)
+                    return counters
         finally:
             for component in components.values():
                 component.close()
         raise ServerError(
-            f"the pods of {in_slot(TRITON, slot)}, which have the users, give no metrics",
+            f"the pods of {in_slot(TRITON, slot)} give no metrics",
             remedy=f"`kubectl{self._installed.kubectl.flags} port-forward deployment/"
             f"{self._installed.called(TRITON, slot)} {METRICS_PORT}` shows why",
         )

@@ -14,6 +14,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
 from tritonctl.releases.store import Stored
 from tritonctl.rollout.controller import World
+from tritonctl.rollout.metrics import Counters
 from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
 from tritonctl.rollout.shadow.process import Shadowing, shadow_config
 from tritonctl.rollout.traffic import Traffic
@@ -130,11 +131,10 @@ class Host:
         """At once."""
         groups.stop_group(self._project, slot, at_once=True)
 
-    def times(self, slot: Slot) -> list[str]:
-        """Which times its servers count."""
+    def counts(self, slot: Slot) -> Counters | None:
+        """What its servers have counted; None when they do not answer."""
         version = _version(self._project, slot)
-        counters = MetricsScraper(version, None, None).look(0.0).scrape.stable
-        return sorted(counters.times) if counters is not None else []
+        return MetricsScraper(version, None, None).look(0.0).scrape.stable
 
     def take_back(self) -> None:
         """All users are stable's, whoever controls the rollout. Raises HostError."""

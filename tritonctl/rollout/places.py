@@ -13,6 +13,7 @@ from tritonctl.releases.store import Stored
 from tritonctl.rollout.controller import World
 from tritonctl.rollout.journal import settings_of
 from tritonctl.rollout.kubernetes import KUBERNETES, Cluster
+from tritonctl.rollout.metrics import Counters
 from tritonctl.rollout.one_host import Host
 from tritonctl.server.kubernetes.kubectl import Kubectl
 from tritonctl.server.slots import Slot
@@ -39,8 +40,8 @@ class Place(Protocol):
     def unload(self, slot: Slot) -> None:
         """End what was loaded, at once."""
 
-    def times(self, slot: Slot) -> list[str]:
-        """Which times the servers of a slot count, as far as they have had requests."""
+    def counts(self, slot: Slot) -> Counters | None:
+        """What the servers of a slot have counted: times only where they have had requests."""
 
     def take_back(self) -> None:
         """All users are stable's, whoever controls the rollout. Raises HostError."""

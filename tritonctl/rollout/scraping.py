@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, added, scrape
+from tritonctl.protocol.metrics import RESIDENT, Metrics, added, scrape
 from tritonctl.rollout.controller import Reached, Seen
 from tritonctl.rollout.counting import SUCCESS, Counting, of_series
 from tritonctl.rollout.judge import RESPONSE
@@ -50,6 +50,17 @@ class Version:
     urls: Sequence[str]
     layout: Layout
     usage: ServerUsage | None = None
+
+    def memory(self, metrics: Metrics) -> int | None:
+        """Bytes of its largest server, of its processes or as these metrics tell; None: unknown.
+
+        A sum would grow with each server that an autoscaler adds, and be compared with that of a
+        version which has another number of them.
+        """
+        if self.usage is not None:
+            return self.usage.read()[1]
+        told = [sample.value for sample in metrics.samples(RESIDENT)]
+        return int(max(told)) if told else None
 
 
 @dataclass(frozen=True)
@@ -172,8 +183,7 @@ class MetricsScraper:
         if version is self._versions[_CANDIDATE] and self._has_lost(pages):
             return Counters(0, 0)
         metrics = pages[0] if len(pages) == 1 else added(pages)
-        memory = version.usage.read()[1] if version.usage is not None else None
-        reading = Reading.of(metrics, 1.0, rss_bytes=memory)
+        reading = Reading.of(metrics, 1.0, rss_bytes=version.memory(metrics))
         return self._counting[place].counters(reading)
 
     def _has_lost(self, pages: Sequence[Metrics]) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from tritonctl.errors import ServerError, TritonctlError, UsageError
 from tritonctl.host.progress import Progress
@@ -18,6 +19,7 @@ from tritonctl.rollout.places import Place
 from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
 from tritonctl.rollout.steering import LOG, Source, launch
 from tritonctl.server.gateway.shares import require_users
+from tritonctl.server.slots import Slot
 
 _FIRST_WORD_SECONDS = 60.0
 _POLL_SECONDS = 0.2
@@ -78,7 +80,7 @@ def _load(
     journal.add(Entry(time.time(), Event.STARTED, about))
     try:
         place.load(stored, progress, breaking=breaking)
-        counted = place.times(slot.other) or [RESPONSE]
+        counted = _counted(place, slot)
     except ServerError as error:
         _give_up(journal, f"it was not loaded: {error.problem}")
         raise
@@ -89,7 +91,19 @@ def _load(
         place.unload(slot)
         _give_up(journal, "interrupted while it was loaded")
         raise
-    journal.add(Entry(time.time(), Event.LOADED, {"times": counted}))
+    journal.add(Entry(time.time(), Event.LOADED, counted))
+
+
+def _counted(place: Place, slot: Slot) -> dict[str, Any]:
+    """What is there to judge: times of stable, whose servers have had requests; memory of both."""
+    try:
+        both = [place.counts(each) for each in (slot.other, slot)]
+    except ServerError:
+        place.unload(slot)
+        raise
+    times = sorted(both[0].times) if both[0] is not None else []
+    memory = all(each is not None and each.memory_bytes is not None for each in both)
+    return {"times": times or [RESPONSE], "memory": memory}
 
 
 def _give_up(journal: Journal, reason: str) -> None:

@@ -113,6 +113,7 @@ def start(project: Path, served: Installation) -> tuple[str, str]:
     where = ["--on", "kubernetes", "--namespace", served.namespace, "--release-name", NAME]
     succeeded(project, "rollout", "start", candidate, *where, *given)
     wait_until(lambda: standing(project).state.step == 0 and standing(project).state.moved, 60)
+    assert standing(project).state.about["memory"]  # pods of both tell theirs: it is judged
     return stable, candidate
 
 

@@ -433,7 +433,10 @@ def metrics() -> Iterator[tuple[int, dict[str, float]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = f"# TYPE nv counter\nnv_total {counted['nv']}\n".encode()
+            body = (
+                f"# TYPE nv counter\nnv_total {counted['nv']}\n"
+                'tritonctl_server_resident_bytes{process="9"} 3.5e+08\n'
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -461,12 +464,14 @@ def test_the_pods_of_a_version_are_one(
     try:
         found = Pods({"triton-b": component}).scrape("http://triton-b/metrics", 2.0)
         assert found.total("nv") == 14
+        assert found.total("tritonctl_server_resident_bytes") == 350_000_000  # of one server
         # One is taken away, as by an autoscaler: what it counted stays counted, also later on.
         fake.set(pods=[pod("p1")])
         component._listed = 0.0
         counted["nv"] = 8.0
         scraped = Pods({"triton-b": component}).scrape("http://triton-b/metrics", 2.0)
         assert scraped.total("nv") == 15
+        assert scraped.total("tritonctl_server_resident_bytes") == 350_000_000
         later = Component(installed, "triton", Slot.B, 8002, Reach())
         later.restore(json.loads(json.dumps(component.kept())))
         try:
@@ -481,12 +486,13 @@ def test_the_pods_of_a_version_are_one(
         component.close()
 
 
-def test_times_of_the_servers_are_known_before_anybody_is_moved(
+def test_what_servers_count_is_known_before_anybody_is_moved(
     fake: FakeCluster, installed: Installed, project: Project, metrics: tuple[int, dict[str, float]]
 ) -> None:
     """They alone are asked: the gateway has no part in it."""
     fake.set(pods=[pod("p1")], ports={"pod/p1": metrics[0]})
-    assert rolling.Cluster(project, installed.kubectl, "demo").times(Slot.B) == []
+    counted = rolling.Cluster(project, installed.kubectl, "demo").counts(Slot.B)
+    assert counted == Counters(0, 0, memory_bytes=350_000_000)
 
 
 def test_no_cluster_is_not_silence(fake: FakeCluster, installed: Installed) -> None:

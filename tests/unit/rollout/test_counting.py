@@ -262,6 +262,29 @@ def test_several_servers_of_a_version() -> None:
     assert moment(first.candidate, later.candidate) is None
 
 
+def test_memory_that_servers_tell() -> None:
+    """The largest one's, by whichever model has read it last; None where none tells."""
+    series = 'tritonctl_server_resident_bytes{{model="{}",process="{}"}} {}\n'
+    pages = {
+        "a1": text() + series.format("x", 9, 300e6),
+        "a2": text() + series.format("x", 9, 200e6) + series.format("y", 10, 302e6),
+        "b": text(),
+        "envoy": "",
+    }
+    scraper = MetricsScraper(
+        Version(["a1", "a2"], LAYOUT),
+        Version(["b"], LAYOUT),
+        lambda: "envoy",
+        scrape=lambda url, _: Metrics.parse(pages[url.partition("?")[0]]),
+    )
+    for told, found in (("", None), (series.format("x", 9, 1.5e9), 1_500_000_000)):
+        pages["b"] = text() + told
+        seen = scraper.look(1.0).scrape
+        assert seen.stable is not None
+        assert seen.candidate is not None
+        assert (seen.stable.memory_bytes, seen.candidate.memory_bytes) == (302_000_000, found)
+
+
 def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that refuses, one that hangs and is not asked again meanwhile, one that is not there."""
     monkeypatch.setattr("tritonctl.rollout.scraping._SECONDS", 0.05)

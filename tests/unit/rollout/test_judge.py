@@ -208,6 +208,22 @@ def test_memory_that_fills_up(stables: float, found: bool) -> None:
     assert (last.standing is Standing.ROLLBACK) is found
 
 
+def test_memory_that_is_not_known() -> None:
+    """Of stable: nothing says how much is needed. Where no server tells it, others have its part
+    of the rate.
+    """
+
+    def untold(_: int, scrape: Scrape) -> Scrape:
+        assert scrape.stable is not None
+        return replace(scrape, stable=replace(scrape.stable, memory_bytes=None))
+
+    decisions = run(Version(1, leak=4e6), change=untold)
+    assert [one for one in decisions if one.standing is Standing.ROLLBACK] == []
+    figures = Judge(ROLLOUT, 0.0, memory=False).observe(Scrape(1.0, None, None)).figures
+    assert "memory" not in figures["evidence"]
+    assert sum(figures["weights"].values()) == pytest.approx(1, abs=0.001)
+
+
 def test_a_task_without_tokens() -> None:
     """Its answers' whole times count, as the gateway has them."""
     draw = random.Random(3)  # noqa: S311 - a seeded experiment

@@ -19,6 +19,7 @@ from tests.json_page import as_documented
 from tritonctl.errors import ConfigurationError, RepositoryError, ServerError
 from tritonctl.rollout.controller import Controller
 from tritonctl.rollout.journal import Entry, Event, controlling, read
+from tritonctl.rollout.metrics import Counters, Histogram
 from tritonctl.server.slots import Slot
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Host:
         self.service = Service()
         self.loads: list[str] = []
         self.failure: Exception | None = None
+        self.counted: dict[str, Counters] = {}  # by slot
         self.over = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -80,7 +82,7 @@ def host(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         ("one_host.groups.stable_slot", lambda _: Slot(host.service.stable)),
         ("one_host.groups.start_candidate", host.start_candidate),
         ("one_host.groups.stop_group", lambda *_, **__: host.service.loaded.discard("b")),
-        ("one_host.Host.times", lambda *_: []),
+        ("one_host.Host.counts", lambda _, slot: host.counted.get(slot.value)),
         ("starting.launch", host.launch),
         ("steering.launch", host.launch),
         ("one_host.Host.take_back", lambda *_: host.service.roll_back()),
@@ -106,6 +108,7 @@ def test_all_verbs(host: Host, cli: Cli, tmp_path: Path) -> None:
         time.sleep(0.01)
     told = as_documented("rollout pause", cli("rollout", "pause", "--json").stdout)
     assert (told["phase"], told["share"]) == ("holding", 1.0)
+    assert "  not judged: other answers, memory\n" in cli("rollout", "status").stdout
     told = as_documented("rollout resume", cli("rollout", "resume", "--json").stdout)
     assert told["phase"] == "stepping"
     refused = cli("rollout", "resume")
@@ -175,6 +178,32 @@ def test_what_is_not_loaded(
     assert host.service.acts == []
     host.failure = None
     assert cli("rollout", "start", "2").returncode == 0
+
+
+def test_what_servers_count_is_judged(host: Host, cli: Cli) -> None:
+    """Times of stable's, which have had requests; memory where both slots' tell it."""
+    times = {"ttft": Histogram((1.0,), (3, 0))}
+    host.counted = {"a": Counters(3, 0, times, 5), "b": Counters(0, 0, {}, 7)}
+    cli("rollout", "start", "2")
+    loaded = next(one for one in read(host.rollouts / "1") if one.event is Event.LOADED)
+    assert loaded.about == {"times": ["ttft"], "memory": True}
+    while not host.service.acts:
+        time.sleep(0.01)
+    shown = cli("rollout", "status").stdout
+    assert "  not judged: other answers\n" in shown
+    assert "  memory  " in shown
+
+
+def test_servers_that_tell_nothing(host: Host, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as pods that no port-forward reaches: nobody is moved, and nothing stays loaded."""
+
+    def fails(*_: object) -> None:
+        raise ServerError("no metrics", remedy="look why")
+
+    monkeypatch.setattr("tritonctl.rollout.one_host.Host.counts", fails)
+    assert cli("rollout", "start", "2").returncode == 7
+    assert (host.loads, host.service.loaded) == (["2-bbbb"], {"a"})
+    assert [entry.event for entry in read(host.rollouts / "1")][-1] is Event.CLOSED
 
 
 def test_nothing_to_show(cli: Cli, sandbox: Sandbox) -> None:

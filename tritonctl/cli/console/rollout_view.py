@@ -43,6 +43,7 @@ _TESTS = {
     "divergence": "other answers",
     "memory": "memory",
 }
+_OFTEN = ("divergence", "memory")  # what a rollout of any task may judge, and not each one does
 
 
 class RolloutView:
@@ -118,6 +119,8 @@ def _figures(figures: Mapping[str, Any]) -> Iterator[Text]:
         filled = round(_BAR * max(0.0, min(1.0, weighted / limit)))
         bar = "█" * filled + "·" * (_BAR - filled)
         yield Text(f"  {_TESTS.get(name, name):<20}{_short(weighted):>10} {bar}")
+    if missing := [_TESTS[name] for name in _OFTEN if name not in figures["evidence"]]:
+        yield Text(f"  not judged: {', '.join(missing)}", style="dim")
     yield Text()
 
 

@@ -48,7 +48,10 @@ _ASKED = {
 # Seconds of a step: what is asked for by hand comes before its end.
 _HOLD, _HOLD_FOR_ASKING = 5.0, 60.0
 _ALONE = "controller and its parent"
+_ENVOY = "Envoy"
 _SERVERS = ("stable's Triton", "the other Triton")
+# Each crash within ten minutes is followed by a longer pause: the next row would measure that.
+_STARTED_AGAIN = (_ENVOY, *_SERVERS)
 
 
 def table(rig: Rig, folder: Path, is_over: Callable[[], bool]) -> Iterator[str]:
@@ -75,7 +78,11 @@ def table(rig: Rig, folder: Path, is_over: Callable[[], bool]) -> Iterator[str]:
                 row = _row(rig, _new(folder), state, victim, kill)
                 done.add(victim, state, row)
                 yield row
-                _clear(rig)
+                if victim in _STARTED_AGAIN:
+                    rig.down()
+                    rig.up()
+                else:
+                    _clear(rig)
             except Exception as error:  # the others are worth having
                 yield f"| {victim} | {state} | not measured: {type(error).__name__}: {error} |"
                 rig.down()
@@ -240,7 +247,7 @@ def _processes(program: str, argument: str) -> list[int]:
 VICTIMS: dict[str, Callable[[Rig], object]] = {
     "controller": _controller,
     _ALONE: _controller_and_parent,
-    "Envoy": _envoy,
+    _ENVOY: _envoy,
     _SERVERS[0]: lambda rig: _triton(rig, stable_slot(rig.project)),
     _SERVERS[1]: lambda rig: _triton(rig, stable_slot(rig.project).other),
 }

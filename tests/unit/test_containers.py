@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -37,10 +38,21 @@ def engine(refusals: Path) -> containers.ContainerEngine:
     return containers.ContainerEngine("docker", str(refusals.with_name("docker")), "1")
 
 
-def test_a_container_that_is_just_started(refusals: Path) -> None:
+def test_a_container_that_is_just_started(refusals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again until the container is gone."""
+    monkeypatch.setattr(containers, "_APPEAR_SECONDS", 0)
     refusals.write_text("3", encoding="utf-8")
     containers.remove(engine(refusals), "c")
+    assert refusals.read_text(encoding="utf-8").strip() == "0"
+
+
+def test_a_container_that_is_just_made(refusals: Path) -> None:
+    """Not there yet, and removed once it is."""
+    refusals.write_text("0", encoding="utf-8")
+    appears = Timer(0.5, refusals.write_text, ["1", "utf-8"])
+    appears.start()
+    containers.remove(engine(refusals), "c")
+    appears.join()
     assert refusals.read_text(encoding="utf-8").strip() == "0"
 
 

@@ -17,6 +17,7 @@ from tritonctl.errors import HostError
 ENGINES = ("docker", "podman")
 _ANSWER_SECONDS = 60
 _REMOVE_SECONDS = 30
+_APPEAR_SECONDS = 3  # one of 30 `run`s, ended within half a second, left one that came later
 _POLL_SECONDS = 0.1
 
 
@@ -90,17 +91,20 @@ def image_digests(engine: ContainerEngine, image: str) -> list[str]:
 
 
 def remove(engine: ContainerEngine, name: str) -> None:
-    """Remove a container, running or not, if it exists.
+    """Remove a container, running or not, if it exists, of a `run` that was ended.
 
-    Asked again for half a minute: an engine that is just starting a container, as its `run` was
-    interrupted, refuses to remove it, and nobody else would end it. Raises HostError then.
+    An engine that is just making the container shows it only when it is made, so it is looked for
+    a few seconds. One that is just starting it refuses to remove it, so it is asked again for half
+    a minute; nobody else would end the container. Raises HostError then.
     """
-    deadline = time.monotonic() + _REMOVE_SECONDS
+    began = time.monotonic()
     while True:
         answer = _ask(engine.program, "rm", "--force", name)
-        if _ask(engine.program, "container", "inspect", name).returncode:
+        absent = _ask(engine.program, "container", "inspect", name).returncode != 0
+        waited = time.monotonic() - began
+        if absent and waited >= _APPEAR_SECONDS:
             return
-        if time.monotonic() > deadline:
+        if not absent and waited > _REMOVE_SECONDS:
             raise HostError(
                 f"{engine.name} does not remove the container {name}",
                 remedy=f"remove it: `{engine.name} rm --force {name}`",

@@ -109,6 +109,44 @@ def test_interruption_ends_the_whole_group(wait_until: WaitUntil) -> None:
     wait_until(lambda: process_started(pids[1]) is None)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_amid_the_start(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Waits until the child is known, and ends it then."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            started.append(self)
+            signal.raise_signal(number)
+
+    def handle(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(number, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            process.run(_shell("sleep 60"), remedy="")
+        assert signal.getsignal(number) is handle
+    finally:
+        signal.signal(number, before)
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    """Under nohup a child ignores SIGHUP as we do."""
+    lines: list[str] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process.run(_shell("kill -HUP $$; echo alive"), on_line=lines.append, remedy="")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert lines == ["alive"]
+
+
 def test_a_program_deaf_to_sigterm_is_killed(
     monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:

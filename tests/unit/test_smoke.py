@@ -11,7 +11,8 @@ import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 import numpy as np
@@ -26,7 +27,7 @@ from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.inspection import inspect
 from tritonctl.protocol.model_config import all_steps
 from tritonctl.server.smoke.answers import faults
-from tritonctl.server.smoke.batch_check import not_batched, step_outcomes
+from tritonctl.server.smoke.batch_check import ensemble_check, not_batched, step_outcomes
 from tritonctl.server.smoke.inputs import (
     is_text,
     request_of,
@@ -36,7 +37,7 @@ from tritonctl.server.smoke.inputs import (
     valid_inputs,
 )
 from tritonctl.server.smoke.outcomes import Outcome
-from tritonctl.server.smoke.recording_client import Statistics
+from tritonctl.server.smoke.recording_client import Answer, Statistics
 from tritonctl.server.smoke.run import Plan, smoke_server
 from tritonctl.server.smoke.single_request import Smoke, smoke
 from tritonctl.server.smoke.text_checks import Part, order_faults
@@ -320,6 +321,51 @@ def test_batching_is_judged_by_waiting(grown: Statistics, status: str) -> None:
     counted: Any = _Counted(grown)
     [outcome] = step_outcomes(counted, {"s": Statistics()}, request)
     assert outcome.status == status
+
+
+_ONE_BY_ONE = Statistics(8, 8, 8, queue_ms=800, compute_ms=160)
+_BATCHED = Statistics(8, 2, 8, queue_ms=80, compute_ms=160)
+_HARDLY_WAITED = Statistics(8, 8, 8, queue_ms=80, compute_ms=160)
+
+
+class _Waves(_Counted):
+    """An ensemble with one step, whose statistics grow by these from wave to wave."""
+
+    config: ClassVar[dict[str, Any]] = {}
+    steps, decoupled = ("s",), False
+
+    def __init__(self, *grown: Statistics) -> None:
+        super().__init__(Statistics())
+        self.configs["s"]["max_batch_size"] = 8  # type: ignore[assignment]
+        self._waves = iter(grown)
+
+    def ask(self, *messages: object, stream: bool) -> list[Any]:
+        assert not stream
+        wave = next(self._waves)
+        now = zip(astuple(self._grown), astuple(wave), strict=True)
+        self._grown = Statistics(*(before + more for before, more in now))
+        return [Answer() for _ in messages]
+
+    def passed(self, check: str, detail: str) -> Outcome:
+        return Outcome(self.name, check, "pass", detail)
+
+
+@pytest.mark.parametrize(
+    ("waves", "status"),
+    [
+        ([_BATCHED], "pass"),
+        ([_ONE_BY_ONE, _BATCHED], "pass"),
+        ([_ONE_BY_ONE, _ONE_BY_ONE, _HARDLY_WAITED], "skipped"),
+        ([_ONE_BY_ONE] * 3, "fail"),
+    ],
+)
+def test_the_best_of_three_waves_counts(waves: list[Statistics], status: str) -> None:
+    """One wave of a busy machine is no evidence; no more are asked than are needed."""
+    request: Any = type("Sent", (), {"record": staticmethod(dict), "message": None})
+    counted: Any = _Waves(*waves)
+    at_once, step = ensemble_check(counted, request)
+    assert (at_once.status, step.status) == ("pass", status)
+    assert next(counted._waves, None) is None
 
 
 @pytest.mark.parametrize(("queue_ms", "status"), [(1.6, "skipped"), (4.0, "fail")])

@@ -21,6 +21,7 @@ from tritonctl.host.files import explained
 
 _TAIL_LINES = 20
 _TERM_GRACE_SECONDS = 10.0
+_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 _RUNNING: set[subprocess.Popen[str]] = set()
 _RUNNING_LOCK = threading.Lock()
 
@@ -49,18 +50,23 @@ def run(
     interrupted.
     """
     command = [str(part) for part in argv]
-    process = _start(command, cwd, environment)
-    with _RUNNING_LOCK:
-        _RUNNING.add(process)
+    process: subprocess.Popen[str] | None = None
     try:
+        with _uninterrupted():
+            process = _start(command, cwd, environment)
+            with _RUNNING_LOCK:
+                _RUNNING.add(process)
         tail = _stream(process, log, on_line)
         returncode = process.wait()
     except BaseException:
-        end_group(process)
+        if process is not None:
+            end_group(process)
+            if process.stdout is not None:
+                process.stdout.close()  # interrupted before anybody has read it
         raise
     finally:
         with _RUNNING_LOCK:
-            _RUNNING.discard(process)
+            _RUNNING.difference_update([process])
     if returncode != 0:
         raise CommandFailedError(
             f"`{shlex.join(command)}` ended with status {returncode}",
@@ -76,6 +82,28 @@ def end_running() -> None:
         running = list(_RUNNING)
     for process in running:
         end_group(process)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals that end us wait until the context is over (in the main thread).
+
+    A child that an exception meets between its start and the return of Popen would be nobody's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    # One that is ignored stays so: children inherit that.
+    numbers = [n for n in _ENDING if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _start(

@@ -29,6 +29,9 @@ _TABLE = ("|", "+-")  # of versions, options and the like, which Triton prints a
 # I1125 16:22:03.404673 19099 model_lifecycle.cc:472] "loading: ...; or with --log-format ISO8601
 _HEAD = re.compile(r"[IWEF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\dT\d\d:")
 _IDLE = ("", "At:")  # lines of a reason that say nothing
+# What a Python backend of Triton dies of when a process that holds a lock in shared memory gets no
+# core for some seconds: github.com/triton-inference-server/tensorrtllm_backend/issues/349.
+_LOST_LOCK = "boost::interprocess::lock_exception"
 _IN_USE = re.compile(r"Socket '(?P<socket>[^']+)' already in use")
 
 
@@ -39,6 +42,11 @@ def tail(log: Path, lines: int = _TAIL_LINES) -> list[str]:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
     except FileNotFoundError:
         return []
+
+
+def lost_lock(log: Path) -> bool:
+    """Whether Triton died of a lock of its Python backend, which says nothing about the models."""
+    return any(_LOST_LOCK in line for line in tail(log))
 
 
 class LogReader:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tritonctl.errors import ServerError
 from tritonctl.host.files import PRIVATE, write_atomically
@@ -32,7 +33,7 @@ from tritonctl.server.embedded.imports import refuse_missing_imports
 from tritonctl.server.embedded.installation import Installation, install
 from tritonctl.server.embedded.plain_paths import PlainPaths
 from tritonctl.server.health import health
-from tritonctl.server.log import explain_failure, keep_previous, still_loading
+from tritonctl.server.log import explain_failure, keep_previous, lost_lock, still_loading
 from tritonctl.server.ports import held_ports, refuse_names
 from tritonctl.server.presence import alive
 from tritonctl.server.probe import probe
@@ -65,7 +66,7 @@ def start(
     """Install what is missing, start the server, wait until every model is ready and answers.
 
     Raises HostError for what this machine lacks and ServerError for a server that does not come
-    up, after removing what had started.
+    up, after removing what had started. A Triton that dies of a lock of its own is started twice.
     """
     refuse_known_holes(project, SERVER_VERSION)
     # Held until Triton listens on them: installing and loading take minutes, and nobody wants to
@@ -74,13 +75,30 @@ def start(
         installation = install(rendered.plan.programs, progress)
         refuse_missing_imports(rendered.plan.backends, installation)
         compile_python(rendered.repository / model for model in rendered.plan.served)
-        server = _launch(project, rendered, installation, settings, files, tls, ports)
+        launch = partial(_launch, project, rendered, installation, settings, files, tls, ports)
         try:
-            _wait_until_ready(project, rendered, server, files, progress)
-            probe(project, server, progress)
-        except BaseException:
-            stop(server, files)
-            raise
+            return _ready(launch, project, rendered, files, progress)
+        except ServerError:
+            if not lost_lock(files.log):
+                raise
+        progress.note("Triton lost a lock of its own, as on a busy machine: starting it again")
+        return _ready(launch, project, rendered, files, progress)
+
+
+def _ready(
+    launch: Callable[[], EmbeddedServer],
+    project: Project,
+    rendered: Rendered,
+    files: ServerFiles,
+    progress: Progress,
+) -> EmbeddedServer:
+    server = launch()
+    try:
+        _wait_until_ready(project, rendered, server, files, progress)
+        probe(project, server, progress)
+    except BaseException:
+        stop(server, files)
+        raise
     return server
 
 

@@ -12,8 +12,10 @@ from tritonctl.server.smoke.recording_client import Statistics
 from tritonctl.server.smoke.subject import Request, Subject
 
 _CHECK = "batching"
+_STREAMS = 8
 _LEAST, _MOST = 8, 32
 _WAVES = 3
+_BETTER = ("pass", "skipped", "fail")
 # Of what perfect batching would give: the requests of one wave do not arrive at one moment.
 _SHARE = 0.25
 _FACTOR = 1.2
@@ -72,6 +74,35 @@ def _judged(
     return subject.failed(
         _CHECK, f"{detail} ({_times(grown)}): batching should give at least {wanted:.1f}", request
     )
+
+
+def ensemble_check(subject: Subject, request: Request) -> Iterator[Outcome]:
+    """Send a request several times at once, and see how its steps batch; the best wave counts.
+
+    On a busy machine one wave says little: where a step's thread does not get a core, requests
+    that come one by one wait all the same.
+    """
+    steps = [step for step in subject.steps if not not_batched(subject.configs[step])]
+    best: dict[str, Outcome] = {}
+    for _ in range(_WAVES):
+        before = {step: subject.client.statistics(step) for step in steps}
+        answers = subject.client.ask(*[request.message] * _STREAMS, stream=subject.decoupled)
+        if any(is_busy(answer) for answer in answers):
+            yield subject.skipped("at once", f"its queue does not hold {_STREAMS} requests")
+            return
+        wrong = [a for a in answers if a.error or (subject.decoupled and a.finals != 1)]
+        if wrong:
+            reason = wrong[0].error or f"{wrong[0].finals} final responses"
+            detail = f"{len(wrong)} of {_STREAMS} at once: {reason}"
+            yield subject.failed("at once", detail, request)
+            return
+        for outcome in step_outcomes(subject, before, request):
+            earlier = best.get(outcome.model, outcome)
+            best[outcome.model] = min(earlier, outcome, key=lambda one: _BETTER.index(one.status))
+        if not any(outcome.status == "fail" for outcome in best.values()):
+            break
+    yield subject.passed("at once", f"{_STREAMS} requests at once, each with one end")
+    yield from best.values()
 
 
 def step_outcomes(

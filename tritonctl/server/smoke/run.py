@@ -13,8 +13,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.protocol.model_config import Config, all_steps, is_decoupled, steps_of
-from tritonctl.server.smoke.answers import is_busy
-from tritonctl.server.smoke.batch_check import batch_check, not_batched, step_outcomes
+from tritonctl.server.smoke.batch_check import batch_check, ensemble_check
 from tritonctl.server.smoke.cancel_check import cancel_check
 from tritonctl.server.smoke.inputs import is_text
 from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
@@ -28,7 +27,6 @@ from tritonctl.server.smoke.text_checks import TOKENS, text_checks, text_request
 from tritonctl.server.smoke.tokenizer import decoder_of
 
 _PROMPT = "1"
-_STREAMS = 8
 _NO_METRICS = "the address of the server's metrics is unknown: give it with --metrics-url"
 
 
@@ -149,23 +147,11 @@ def _batching(subject: Subject, plan: Plan) -> Iterator[Outcome]:
         if not is_text(subject.config):
             yield batch_check(subject)
         return
-    steps = [step for step in subject.steps if not not_batched(subject.configs[step])]
-    before = {step: subject.client.statistics(step) for step in steps}
     if is_text(subject.config):
         request = text_request(subject, _prompt(subject, plan), TOKENS)
     else:
         request = subject.request(subject.inputs())
-    answers = subject.client.ask(*[request.message] * _STREAMS, stream=subject.decoupled)
-    if any(is_busy(answer) for answer in answers):
-        yield subject.skipped("at once", f"its queue does not hold {_STREAMS} requests")
-        return
-    wrong = [a for a in answers if a.error or (subject.decoupled and a.finals != 1)]
-    if wrong:
-        reason = wrong[0].error or f"{wrong[0].finals} final responses"
-        yield subject.failed("at once", f"{len(wrong)} of {_STREAMS} at once: {reason}", request)
-        return
-    yield subject.passed("at once", f"{_STREAMS} requests at once, each with one end")
-    yield from step_outcomes(subject, before, request)
+    yield from ensemble_check(subject, request)
 
 
 def _cancellation(subject: Subject, plan: Plan) -> Iterator[Outcome]:

@@ -71,6 +71,7 @@ _TENSORS = """\
 ## `tensors`
 
 The graph's own inputs and outputs; no ensemble around it. The batch is their first dimension.
+A `pooling` that contradicts the checkpoint's `modules.json` is refused.
 
 | model | in | out |
 |---|---|---|

@@ -46,6 +46,7 @@ from taskcompile.clip_text import is_clip
 from taskcompile.compile import Encoder as CompiledEncoder
 from taskcompile.compile import compile_task
 from taskcompile.image_task import IMAGE_TASKS
+from taskcompile.own_pooling import refuse_other_pooling
 from taskcompile.task import EMBEDDING, Task, write_task
 from taskproof.own_set import read_set
 
@@ -285,6 +286,7 @@ def checked(file: Path) -> Checked | ImageBuild | ClipBuild:
         request.checkpoint, allow_pickle=request.allow_pickle, task=request.task
     )
     if request.task is None or isinstance(source, GivenGraph):  # which has no task
+        _check_pooling(request, options, source)
         longest = resolve_max_seq_len(request.limits.max_seq_len, source)
         return Checked(request, options, source, longest, None)
     task = compile_task(
@@ -303,6 +305,13 @@ def checked(file: Path) -> Checked | ImageBuild | ClipBuild:
     if request.evaluation is not None:
         read_set(request.evaluation, task)
     return Checked(request, options, source, task.text.max_seq_len, task)
+
+
+def _check_pooling(request: Request, options: Options, source: Source) -> None:
+    if options.pooling != "none" and isinstance(source, Encoder) and not source.classifies:
+        refuse_other_pooling(
+            source.folder, options.pooling, source.hidden_size, allow_pickle=request.allow_pickle
+        )
 
 
 if __name__ == "__main__":

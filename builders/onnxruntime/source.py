@@ -10,6 +10,7 @@ from buildlib.problems import BuildError, nearest_class, read_json_object
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_pointer
 from support import ARCHITECTURES, OFFSET_POSITIONS, REFUSED, RELATIVE_POSITIONS
 from taskcompile.compile import head_for
+from taskcompile.sentence_modules import has_modules
 from taskcompile.task import TEXT_INPUTS
 
 MODEL = "model.onnx"
@@ -21,8 +22,8 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 class Encoder:
     """A Hugging Face folder. `max_seq_len`: the tokens it was trained for.
 
-    `hidden_size`: values of a token's state, 0 where no task asks. `either_side`: the padding may
-    stand in front of the text, for positions do not count it.
+    `hidden_size`: values of a token's state, 0 where neither a task nor modules.json asks.
+    `either_side`: the padding may stand in front of the text, for positions do not count it.
     """
 
     folder: Path
@@ -120,7 +121,7 @@ def _encoder(folder: Path, *, allow_pickle: bool, task: str | None) -> Encoder:
         folder=folder,
         architecture=architecture,
         vocab_size=_number(path, config, "vocab_size"),
-        hidden_size=_hidden_size(path, config) if task else 0,
+        hidden_size=_hidden_size(path, config) if task or has_modules(folder) else 0,
         max_seq_len=_longest(path, config, architecture, pad),
         pad_token_id=pad,
         inputs=_inputs(config, architecture),

@@ -12,8 +12,8 @@ from taskproof.parts import TaskParts, read_parts
 # Tokens of the run that a profile is fastest at, where engine.max_num_tokens does not say it.
 _TOKENS = 4096
 _LIBRARIES = (
-    "Build with runner venv, or in an image of the target's with "
-    "`pip install -r builders/tensorrt/requirements.txt` (engine.target.image)."
+    "Build with runner container or venv, which bring them; or install them here: "
+    "`pip install -r builders/tensorrt/requirements.txt`."
 )
 _BETTER = {
     "fp32": "Report it, with build.log.",

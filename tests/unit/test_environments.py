@@ -12,7 +12,13 @@ import pytest
 
 from tritonctl.errors import HostError
 from tritonctl.host import environments
-from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
+from tritonctl.host.environments import (
+    Recipe,
+    ensure,
+    environment_python,
+    packages_of,
+    site_packages,
+)
 from tritonctl.host.interpreters import Interpreter
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
@@ -78,6 +84,14 @@ def test_made_once(tmp_path: Path, python: FakePython) -> None:
         "-c import one",
     ]
     assert _entries(tmp_path) == [".lock", "folder"]
+
+
+def test_packages_for_another_python(tmp_path: Path, python: FakePython) -> None:
+    """In a folder of their own, as wheels of its version: nothing of it runs here."""
+    folder = ensure(_recipe(reader="3.12", installs=(("--no-deps", "one"),)), Silent())
+    wheels = f"--only-binary :all: --python-version 3.12 --target {packages_of(folder)}"
+    assert python.count(f" install {wheels} --no-deps one") == 1
+    assert ensure(_recipe(reader="3.13", installs=(("--no-deps", "one"),)), Silent()) != folder
 
 
 def test_one_for_all_that_ask_for_the_same(tmp_path: Path, python: FakePython) -> None:

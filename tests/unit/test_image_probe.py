@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.engines.build.image_probe import check_image, statements
+from tritonctl.engines.build.image_probe import ImageFacts, check_image, statements
 from tritonctl.errors import HostError
 
 PYTHON = (sys.executable,)
@@ -22,14 +22,16 @@ def look(
     *probe: str,
     command: tuple[str, ...] = PYTHON,
     requires_python: str = ">=3.11,<3.12",
-) -> None:
-    check_image(
+    extras: tuple[str, ...] = (),
+) -> ImageFacts:
+    return check_image(
         "some/image:1",
         command,
         probe,
         requires_python=requires_python,
         log=folder / "build.log",
         remedy="name another image",
+        extras=extras,
     )
 
 
@@ -38,6 +40,13 @@ def test_an_image_that_has_all(tmp_path: Path) -> None:
     look(tmp_path, "import json, os.path as place", "assert json.dumps([1]) and place.join('a')")
     log = (tmp_path / "build.log").read_text(encoding="utf-8")
     assert log.startswith("@python 3.")
+
+
+def test_what_may_be_missing(tmp_path: Path) -> None:
+    """Each import by itself; the image's Python, for which it can be had elsewhere."""
+    facts = look(tmp_path, "import json", extras=("import json, not_here, nor_here",))
+    assert facts.absent == ("import not_here", "import nor_here")
+    assert facts.python.release[:2] == sys.version_info[:2]
 
 
 def test_every_missing_import_is_told(tmp_path: Path) -> None:

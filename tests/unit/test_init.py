@@ -34,13 +34,14 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder on a machine with 24 GiB, whatever this one has."""
+    """An empty folder on a machine with 24 GiB and no GPU, whatever this one has."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for module in ("limits", "proposal"):
         monkeypatch.setattr(f"tritonctl.engines.proposals.{module}.host_memory", lambda: 24 * GIB)
+    monkeypatch.setattr("tritonctl.engines.proposals.installed.installed_gpus", lambda: ([], ""))
     return folder
 
 
@@ -228,7 +229,7 @@ def test_a_sentence_encoder(invoke: Invoke, here: Path) -> None:
     engine = engine_of(projects[None])
     assert "options" not in engine
     assert engine["max_seq_len"] == 256
-    assert projects["h100"].models["bert"].serving.backend == "onnxruntime"
+    assert projects["h100"].models["bert"].engine.builder == "tensorrt"
     load = projects[None].loadtests["bert"]
     assert (load.kind, str(load.requests[0].prompts)) == ("tensors", "prompts.txt")
 

@@ -46,6 +46,9 @@ class Recipe:
     probe: str = "pass"  # Python statements that fail when the environment is unusable
     python: Interpreter = field(default_factory=running)
     gpu: bool = False  # whether PyTorch has to be built for CUDA
+    # Minor version ("3.12") of another Python, in a container, that is to import the packages:
+    # they lie in a folder of their own (`packages_of`), and nothing here runs them.
+    reader: str = ""
 
     def fingerprint(self) -> str:
         """Hex digest over Python version, probe, and what each `pip install` asks for.
@@ -55,7 +58,8 @@ class Recipe:
         """
         asked = [_asked(install, self.folder or Path()) for install in self.installs]
         on_gpus = ["gpu"] if self.gpu and of_torch(self.installs) else []
-        record = json.dumps([self.python.version, self.probe, asked, *on_gpus])
+        reader = [f"for Python {self.reader}"] if self.reader else []
+        record = json.dumps([self.python.version, self.probe, asked, *on_gpus, *reader])
         return hashlib.sha256(record.encode()).hexdigest()
 
 
@@ -156,6 +160,11 @@ def site_packages(environment: Path) -> Path:
     return environment / "lib" / version / "site-packages"
 
 
+def packages_of(environment: Path) -> Path:
+    """Where the packages for a Python in a container are."""
+    return environment / "packages"
+
+
 def folder_of(recipe: Recipe) -> Path:
     """Where the environment is, or will be: one for all that ask for the same."""
     short = recipe.fingerprint()[:16]
@@ -233,8 +242,11 @@ def _install(recipe: Recipe, folder: Path, step: Step, note: Callable[[str], Non
     place.run(tool.make(recipe.python.path, folder))
     if torch:
         place.torch_for_cpus(torch, note)
+    foreign = ["--only-binary", ":all:", "--python-version", recipe.reader]
+    foreign += ["--target", str(packages_of(folder))]
     for install in recipe.installs:
-        place.run(tool.install(place.python, install))
+        arguments = [*foreign, *install] if recipe.reader else install
+        place.run(tool.install(place.python, arguments))
     place.run([place.python, "-c", recipe.probe])
 
 

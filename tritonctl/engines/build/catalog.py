@@ -20,13 +20,19 @@ RunnerName = Literal["current", "venv", "container"]
 
 
 class BuilderEnvironment(BaseModel):
-    """How to make the builder's Python environment."""
+    """How to make the builder's Python environment.
+
+    `task_install`: arguments of a `pip install` of what a task needs besides, where an image that
+    the builder runs in fails `task_probe`: packages of this machine, for the image's Python.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     requires_python: str
     install: list[list[str]]
     probe: list[str] = []
+    task_install: list[str] = []
+    task_probe: list[str] = []
 
 
 class Stage(BaseModel):

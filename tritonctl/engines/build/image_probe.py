@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -14,7 +15,7 @@ from packaging.version import Version
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.process import run
 
-_PYTHON, _LACKS = "@python ", "@lacks "
+_PYTHON, _LACKS, _ABSENT = "@python ", "@lacks ", "@absent "
 # Every import is tried, so that one run names everything that the image lacks; the other statements
 # of a probe are about what was imported.
 _PROGRAM = f"""
@@ -30,7 +31,20 @@ for statement in json.loads(sys.argv[1]):
         lacking = True
         said = statement + ": " + type(error).__name__ + ": " + str(error)
         print({_LACKS!r} + said.splitlines()[0])
+for statement in json.loads(sys.argv[2]):
+    try:
+        exec(statement, {{}})
+    except Exception:
+        print({_ABSENT!r} + statement)
 """
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What an image has. `python`: its version; `absent`: statements about extras that failed."""
+
+    python: Version
+    absent: tuple[str, ...]
 
 
 def check_image(
@@ -41,13 +55,17 @@ def check_image(
     requires_python: str,
     log: Path,
     remedy: str,
-) -> None:
+    extras: Sequence[str] = (),
+) -> ImageFacts:
     """Run Python statements in an image; `command` starts its interpreter, output goes to `log`.
+
+    extras: statements that may fail.
 
     Raises HostError, with every import that fails, or when the image runs no Python of the kind.
     """
     lines: list[str] = []
     argv = [*command, "-c", _PROGRAM, json.dumps(statements(probe))]
+    argv.append(json.dumps(statements(extras)))
     try:
         run(argv, cwd=log.parent, log=log, on_line=lines.append, remedy=remedy)
     except CommandFailedError as error:
@@ -69,6 +87,13 @@ def check_image(
             remedy=remedy,
             details="\n".join(lines[-20:]),
         )
+    if not versions:
+        raise HostError(
+            f"python3 in the image {image} does not say its version",
+            remedy=remedy,
+            details="\n".join(lines[-20:]),
+        )
+    return ImageFacts(Version(versions[0]), tuple(_marked(lines, _ABSENT)))
 
 
 def statements(probe: Sequence[str]) -> list[str]:

@@ -16,12 +16,18 @@ from pathlib import Path
 from tritonctl.engines.build.catalog import Builder, BuilderEnvironment, Stage
 from tritonctl.engines.build.fingerprint import named_in
 from tritonctl.engines.build.given_files import given_files
-from tritonctl.engines.build.image_probe import check_image
+from tritonctl.engines.build.image_probe import ImageFacts, check_image
 from tritonctl.engines.build.stages import StageBuild
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import containers
 from tritonctl.host.containers import ContainerEngine
-from tritonctl.host.environments import Recipe, ensure, environment_python, is_made
+from tritonctl.host.environments import (
+    Recipe,
+    ensure,
+    environment_python,
+    is_made,
+    packages_of,
+)
 from tritonctl.host.files import explained, write_atomically
 from tritonctl.host.installer import asks_no_index
 from tritonctl.host.interpreters import need
@@ -73,9 +79,11 @@ def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplac
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)  # else Docker would refuse to mount it
     name = f"tritonctl-build-{build.fingerprint.digest[:16]}-{os.getpid()}"
-    prefix = [*container_command(engine.program, build, staging, name), image, "python3"]
     with progress.step(f"Looking into the image {image}"):
-        _check_image(build, staging, engine, image)
+        facts = _check_image(build, staging, engine, image)
+    packages = _task_packages(build, facts, progress) if facts else None
+    command = container_command(engine.program, build, staging, name, packages)
+    prefix = [*command, image, "python3"]
     return Workplace(
         prefix=tuple(prefix),
         environment=os.environ,
@@ -84,10 +92,12 @@ def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplac
     )
 
 
-def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, image: str) -> None:
-    environment = build.stage.environment or build.builder.owner(build.stage).environment
+def _check_image(
+    build: StageBuild, staging: Path, engine: ContainerEngine, image: str
+) -> ImageFacts | None:
+    environment = _environment_of(build)
     if environment is None or not environment.probe:
-        return
+        return None
     others = [name for name in build.stage.runners if name != "container"]
     name = f"tritonctl-probe-{build.fingerprint.digest[:16]}-{os.getpid()}"
     probe = []
@@ -95,7 +105,7 @@ def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, imag
         with suppress(ConfigurationError):  # of an unknown version
             probe.append(_filled(build.builder.name, build.request.target, statement))
     try:
-        check_image(
+        return check_image(
             image,
             [*container_command(engine.program, build, staging, name), image, "python3"],
             probe,
@@ -103,10 +113,30 @@ def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, imag
             log=staging / "build.log",
             remedy="name an image that has it in `engine.target.image`"
             + (f", or build with `--runner {others[0]}`" if others else ""),
+            extras=environment.task_probe if build.request.task else (),
         )
     except BaseException:
         containers.remove(engine, name)
         raise
+
+
+def _environment_of(build: StageBuild) -> BuilderEnvironment | None:
+    return build.stage.environment or build.builder.owner(build.stage).environment
+
+
+def _task_packages(build: StageBuild, facts: ImageFacts, progress: Progress) -> Path | None:
+    """The folder of what the image lacks for a task, installed here for its Python."""
+    environment = _environment_of(build)
+    if environment is None or not facts.absent:
+        return None
+    owner = build.builder.owner(build.stage)
+    recipe = Recipe(
+        name=f"task-{owner.name}",
+        installs=(tuple(environment.task_install),),
+        folder=owner.folder,
+        reader=f"{facts.python.major}.{facts.python.minor}",
+    )
+    return packages_of(ensure(recipe, progress))
 
 
 def refuse_to_install(builds: Iterable[StageBuild]) -> None:
@@ -156,8 +186,13 @@ def container_image(build: StageBuild) -> str:
     return image
 
 
-def container_command(program: str, build: StageBuild, staging: Path, name: str) -> list[str]:
-    """`docker run` for a stage; every path is the same inside as outside."""
+def container_command(
+    program: str, build: StageBuild, staging: Path, name: str, packages: Path | None = None
+) -> list[str]:
+    """`docker run` for a stage; every path is the same inside as outside.
+
+    packages: a folder whose packages its Python finds first.
+    """
     checkpoint = Path(build.request.checkpoint)
     folders = [*build.builder.owner(build.stage).folders, *build.builder.tables, checkpoint]
     folders += named_in(checkpoint) if checkpoint.is_file() else []
@@ -169,13 +204,15 @@ def container_command(program: str, build: StageBuild, staging: Path, name: str)
     if build.request.calibration:
         folders.append(Path(build.request.calibration.data))
     folders += given_files(build.stage, build.request.options).values()
+    folders += [packages] if packages else []
+    found = {"PYTHONPATH": str(packages)} if packages else {}
     return containers.run_command(
         program,
         name=name,
         read_only=folders,
         writable=[staging, *_kept_folders(build)],
         workdir=staging,
-        environment={**_SETTINGS, "HOME": str(staging)},
+        environment={**_SETTINGS, "HOME": str(staging), **found},
         gpus=build.stage.needs_gpu or _can_use_gpus(build),
     )
 

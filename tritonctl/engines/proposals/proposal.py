@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.estimates.table import estimate_table
 from tritonctl.engines.planning.plans import plan_models
 from tritonctl.engines.planning.records import ModelPlan
+from tritonctl.engines.proposals.graphs import (
+    about_plan,
+    add_shapes,
+    graph_engine,
+    image_sizes,
+    open_sizes,
+)
+from tritonctl.engines.proposals.installed import gpu_here
 from tritonctl.engines.proposals.limits import Room, fitted
 from tritonctl.engines.proposals.load import (
     PROMPTS,
     TEXT_TASKS,
     Load,
     image_load,
-    size_of,
     task_load,
     tensor_load,
     text_load,
@@ -35,13 +42,12 @@ from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.tasks import asked_task
 
 CPU = "cpu"
-# The GPU of the profile beside a project for CPUs.
+# The GPU of the profile beside a project for CPUs, where this machine has none.
 _PROFILE_GPU = "H100"
 _CPU_BATCH, _CPU_LENGTH = 16, 2048
 _GPU_BATCH, _GPU_LENGTH = 64, 8192
 _GRAPH_BATCH, _GRAPH_LENGTH, _GRAPH_TOKENS = 32, 512, 128
 _GPUS_TOGETHER = (1, 2, 4, 8)
-_ONNXRUNTIME = "onnxruntime"
 _GPU_PRECISIONS = ("fp8", "bf16", "fp16")
 _CALIBRATED = ("fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4")
 
@@ -148,7 +154,7 @@ def _model(
         tried = _gpu_decoders(found, wishes, gpu) if gpu else on_cpu
         wanted = (_GPU_BATCH, _GPU_LENGTH) if gpu else (_CPU_BATCH, _CPU_LENGTH)
     else:
-        tried = [_graph_engine(found, wishes, gpu)]
+        tried = [graph_engine(found, wishes.precision, gpu)]
         wanted = (_GRAPH_BATCH, _GRAPH_LENGTH)
     length = _length(found, wanted[1])
     base = {
@@ -160,11 +166,11 @@ def _model(
     for candidate in tried:
         model = base | candidate
         _refuse_foreign_precision(model, wishes)
-        _add_shapes(model, found, wanted[0], length)
+        add_shapes(model, found, wanted[0], length)
         limits, plan = fitted(room, model, wanted[0], length)
         if plan.fits[0].fits:
             model = deep_merge(model, {"engine": limits})
-            _add_shapes(model, found, limits["max_batch_size"], length)
+            add_shapes(model, found, limits["max_batch_size"], length)
             return model, plan, _reasons(model, plan, gpu, asked=wishes.precision)
         if plan.fits[0].refused:
             raise UsageError(
@@ -179,7 +185,7 @@ def _length(found: Recognised, most: int) -> int | None:
     if found.kind == "vision":
         return None
     if found.kind == "graph":
-        return min(most, _GRAPH_TOKENS) if _open_sizes(found) - _sizes(found).keys() else None
+        return min(most, _GRAPH_TOKENS) if open_sizes(found) - image_sizes(found).keys() else None
     return min(most, found.longest or most)
 
 
@@ -222,73 +228,6 @@ def _gpu_precision(gpu: Gpu, release: str) -> str:
     raise UsageError(f"--target {gpu.name}: {problem}", remedy="take a newer GPU, or --target cpu")
 
 
-def _graph_engine(found: Recognised, wishes: Wishes, gpu: Gpu | None) -> dict[str, Any]:
-    """ONNX Runtime; for a graph on a GPU TensorRT, which takes ONNX and no checkpoint."""
-    compiled = gpu is not None and found.kind == "graph"
-    precision = wishes.precision or ("fp16" if gpu else "fp32")
-    graphs = _ONNXRUNTIME if gpu else _on_cpu(found, precision)
-    engine: dict[str, Any] = {
-        "builder": "tensorrt" if compiled else graphs,
-        "precision": precision,
-    }
-    if gpu is not None and compiled:
-        engine["target"] = {"release": table().default_release, "gpu": gpu.name}
-    sizes = _sizes(found)
-    if sizes and not compiled:
-        engine["options"] = {"dimensions": sizes}
-    if gpu is None:
-        return {"engine": engine}
-    serving: dict[str, Any] = {"instance_group": [{"kind": "KIND_GPU"}]}
-    if not compiled:
-        serving["backend"] = "onnxruntime"
-    return {"engine": engine, "serving": serving}
-
-
-def _on_cpu(found: Recognised, precision: str) -> str:
-    """ONNX Runtime, or OpenVINO where that alone has the precision, or has it better for a task."""
-    asked = asked_task(found.task)
-    better = estimate_table().builders[_ONNXRUNTIME].better.get(precision) if asked else None
-    first = [better.builder] if better else []
-    builders = {name: builder_named(name) for name in (*first, _ONNXRUNTIME, "openvino")}
-    able = (
-        name
-        for name, one in builders.items()
-        if found.task in one.tasks and precision in one.precisions_of(asked)
-    )
-    return next(able, _ONNXRUNTIME)
-
-
-def _open_sizes(found: Recognised) -> set[str]:
-    """Names of the dimensions that vary, the batch aside."""
-    return {s for one in found.inputs for s in (one.shape or ())[1:] if isinstance(s, str)}
-
-
-def _sizes(found: Recognised) -> dict[str, int]:
-    """Sizes of an image's variable dimensions, by name."""
-    likely = {name: size_of(name, 1) for name in sorted(_open_sizes(found))}
-    return {name: size for name, size in likely.items() if size > 1}
-
-
-def _add_shapes(model: dict[str, Any], found: Recognised, batch: int, length: int | None) -> None:
-    """TensorRT's profile: what each input may be like, from one request to the largest batch."""
-    if model["engine"]["builder"] != "tensorrt" or not _open_sizes(found):
-        return
-    images, tokens = _sizes(found), length or 1
-    usual = (max(1, batch // 2), max(1, tokens // 2))
-    parts = {"min": (1, 1), "opt": usual, "max": (batch, tokens)}
-    profile = {
-        one.name: {
-            part: [
-                rows,
-                *(s if isinstance(s, int) else images.get(s, size) for s in (one.shape or ())[1:]),
-            ]
-            for part, (rows, size) in parts.items()
-        }
-        for one in found.inputs
-    }
-    model["engine"]["options"] = {"profiles": profile}
-
-
 def _refuse_foreign_precision(model: dict[str, Any], wishes: Wishes) -> None:
     engine = model["engine"]
     known = builder_named(engine["builder"]).precisions_of(asked_task(model["task"]))
@@ -312,6 +251,7 @@ def _reasons(
     limits = f"{engine['max_batch_size']} requests{length}"
     reasons = [
         f"builder {engine['builder']}: {summary}",
+        *about_plan(model),
         f"precision {engine['precision']}: {why}",
         f"limits {limits}: {human_bytes(fit.needed)} of memory, {where} has {human_bytes(has)}",
     ]
@@ -322,7 +262,8 @@ def _reasons(
         )
     if "calibration" in engine:
         reasons.append(
-            f"calibration: {PROMPTS}, to try it; a few hundred of your own texts measure better"
+            f"calibration: {engine['calibration']['data']}, to try it; a few hundred of your own "
+            "texts measure better"
         )
     return reasons
 
@@ -344,17 +285,19 @@ def _too_large(found: Recognised, wishes: Wishes, plan: ModelPlan | None) -> Con
 
 def _add_profile(proposal: Proposal, found: Recognised, wishes: Wishes, root: Path) -> None:
     """The same on a GPU, as far as it differs; a reason in its place where that is not possible."""
-    gpu_wishes = Wishes(wishes.name, wishes.checkpoint, _PROFILE_GPU)
-    profile = _PROFILE_GPU.lower()
+    here = gpu_here()
+    gpu = here or gpu_named(_PROFILE_GPU, table())
+    gpu_wishes = Wishes(wishes.name, wishes.checkpoint, gpu.name)
+    profile = gpu.name.lower().replace(" ", "-")
+    target = f"`--target {shlex.quote(gpu.name.lower())}`"
     try:
-        gpu = chosen_gpu(_PROFILE_GPU)
         model, _, _ = _model(found, gpu_wishes, gpu, root)
-    except ConfigurationError as error:
+    except (ConfigurationError, UsageError) as error:
         proposal.reasons.append(f"no profile {profile}: {error.problem}")
         return
     if found.kind == "graph":
         # Options of another builder do not go together with those of this one.
-        proposal.reasons.append(f"no profile {profile}: `--target {profile}` makes a plan of it")
+        proposal.reasons.append(f"no profile {profile}: {target} makes a plan of it")
         return
     settings = {key: model[key] for key in ("engine", "serving") if key in model}
     changed = {
@@ -366,8 +309,9 @@ def _add_profile(proposal: Proposal, found: Recognised, wishes: Wishes, root: Pa
         "server": {"mode": "docker"},
     }
     engine = model["engine"]
+    same = f"; this machine has one, {target} proposes it alone" if here else ""
     proposal.reasons.append(
-        f"profile {profile}: {engine['builder']} {engine['precision']}, for `--env {profile}`"
+        f"profile {profile}: {engine['builder']} {engine['precision']}, for `--env {profile}`{same}"
     )
 
 

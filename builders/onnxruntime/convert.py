@@ -43,6 +43,8 @@ _DYNAMIC_OPERATORS = ["MatMul", "Gemm", "Gather"]
 # What TensorRT takes of Q/DQ: zero points of 0, signed activations, biases as they are; a table of
 # embeddings in int8 would save nothing where it is read.
 _COMPILED_OPERATORS = ["MatMul", "Gemm", "Conv"]
+# ONNX Runtime's convolutions in int8 give int8; its matrix products give fp32 as fast.
+_EXACT_OUTPUTS = ["MatMul", "Gemm"]
 _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
 # Protobuf ends at 2 GiB; the graph itself needs some room.
 _INSIDE_BYTES = 1_800_000_000
@@ -136,18 +138,33 @@ def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -
         _forget_shapes_of_weights(source)
         quantize_dynamic(source, target, op_types_to_quantize=_DYNAMIC_OPERATORS, **shared)
         return
-    if options.compiled:
-        shared["extra_options"] |= _SYMMETRIC
+    operators = _COMPILED_OPERATORS if options.compiled else _OPERATORS
+    shared["extra_options"] |= _SYMMETRIC if options.compiled else {}
+    # Else what they give is cut where the calibration's ended, above all the graph's own answer.
+    exact = operators if options.compiled else _EXACT_OUTPUTS
+    shared["extra_options"]["OpTypesToExcludeOutputQuantization"] = exact
     quantize_static(
         source,
         target,
         _Feeds(feeds),
+        nodes_to_exclude=_products_of_activations(source),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QInt8 if options.compiled else QuantType.QUInt8,
-        op_types_to_quantize=_COMPILED_OPERATORS if options.compiled else _OPERATORS,
+        op_types_to_quantize=operators,
         calibrate_method=_METHODS[options.calibration_method],
         **shared,
     )
+
+
+def _products_of_activations(file: Path) -> list[str]:
+    """Names of the matrix products without constant weights; `MatMulConstBOnly` is of dynamic int8.
+
+    Attention's: a softmax in int8 keeps 127 steps of its few large values, none of its small ones.
+    """
+    graph = onnx.load(file, load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    products = (node for node in graph.node if node.op_type == "MatMul")
+    return [node.name for node in products if constants.isdisjoint(node.input)]
 
 
 class _Feeds(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types

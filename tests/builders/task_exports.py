@@ -25,6 +25,8 @@ SOURCES = (
     ),
 )
 ROWS = 4
+# Ranges of one picture, in whatever sizes, cut the answers to all others.
+IMAGES = 8
 TEXTS = ["Paris is the capital of France.", "A cat sits on the mat.", "it rains", "3 + 4 = 7"]
 
 
@@ -49,8 +51,9 @@ def calibration_data(folder: Path) -> dict[str, Path]:
     """What int8 is calibrated on: texts, pairs of a reranker, a folder of images."""
     (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (folder / "images").mkdir()
-    for seed in range(4):
-        (folder / "images" / f"{seed}.png").write_bytes(encoded(smooth(48 + seed, 40), "PNG"))
+    for seed in range(IMAGES):
+        image = smooth(48 + seed, 40, seed=seed)
+        (folder / "images" / f"{seed}.png").write_bytes(encoded(image, "PNG"))
     pairs = [json.dumps({"query": "Is it so?", "text": text}) for text in TEXTS]
     (folder / "pairs.jsonl").write_text("\n".join(pairs), encoding="utf-8")
     made = {"texts": folder / "texts.txt", "rerank": folder / "pairs.jsonl"}
@@ -101,6 +104,6 @@ def export_task(
         "python": python.parents[1].name,
         "checkpoint": content(checkpoint) if isinstance(checkpoint, Path) else checkpoint,
         "request": {key: value for key, value in request.items() if key != "calibration"},
-        "texts": TEXTS,
+        "calibration": {name: content(path) for name, path in sorted(calibration.items())},
     }
     return Exported(kept("exported", inputs, make, into) / "one" / "staging", request)

@@ -296,30 +296,38 @@ def test_failure_between_the_two_renames_puts_the_old_model_back(
     assert _hidden(built) == []
 
 
-def test_disk_full(built: Sandbox, small_disk: Path) -> None:
+@pytest.fixture
+def disk(small_disk: Path) -> Path:
+    """One that has room for two repositories."""
+    grow = ["/bin/mount", "-o", "remount,size=4m", str(small_disk)]
+    subprocess.run(grow, check=True, capture_output=True)
+    return small_disk
+
+
+def test_disk_full(built: Sandbox, disk: Path) -> None:
     """HostError, the old models untouched, no staging left; with space again it works."""
-    built.data["model_repository"] = str(small_disk / "repository")
-    repository = small_disk / "repository"
+    built.data["model_repository"] = str(disk / "repository")
+    repository = disk / "repository"
     _render(built)
     before = _digests(repository)
-    free = shutil.disk_usage(small_disk).free
-    filler = small_disk / "filler"
+    free = shutil.disk_usage(disk).free
+    filler = disk / "filler"
     filler.write_bytes(b"x" * (free - 16_384))
     built.serving["enable_prefix_caching"] = False
     with pytest.raises(HostError, match="no space left while writing") as caught:
         _render(built)
     assert caught.value.exit_code == 4
     assert _digests(repository) == before
-    assert {p.name for p in small_disk.iterdir()} == {"repository", "filler"}
+    assert {p.name for p in disk.iterdir()} == {"repository", "filler"}
     filler.unlink()
     assert _render(built).changed == MODELS
 
 
-def test_repository_on_another_file_system(built: Sandbox, small_disk: Path) -> None:
+def test_repository_on_another_file_system(built: Sandbox, disk: Path) -> None:
     """Where hard links are impossible, artefacts are copied."""
-    built.data["model_repository"] = str(small_disk / "repository")
+    built.data["model_repository"] = str(disk / "repository")
     rendered = _render(built)
-    target = small_disk / "repository" / "speller_engine" / "1" / "engine" / "openvino_model.bin"
+    target = disk / "repository" / "speller_engine" / "1" / "engine" / "openvino_model.bin"
     artefact = {t: s for s, t in rendered.plan.models[1].files}["engine/openvino_model.bin"]
     assert target.read_bytes() == artefact.read_bytes()
     assert not target.samefile(artefact)

@@ -56,8 +56,8 @@ library (1 − the smallest cosine, or the largest difference of a score, over {
 size of the engine, and items a second of one core's time in ONNX Runtime alone: texts of
 {tokens} tokens, images of {pixels} x {pixels} pixels. Bold: real checkpoints. The others have
 random weights, hidden size 32 and 2 layers; their sizes and rates only compare precisions and
-architectures with each other. –: not built, or refused, as dynamic int8 has nothing to offer
-for convolutions. Every build also saw every [mistake made on purpose](negative-controls.md).
+architectures with each other. –: not built, or [refused](#refused). Every build also saw every
+[mistake made on purpose](negative-controls.md).
 """
 
 
@@ -134,6 +134,15 @@ def page(builds: Sequence[Proven]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(shown)} |\n"
 
 
+def refused(folder: Path) -> Iterator[str]:
+    """The builds that ended with a reason, a line each."""
+    yield "\n## Refused\n\n"
+    for file in sorted(folder.glob("*/S.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if result["status"] != "ok":
+            yield f"- `{file.parent.name}`: {result['problem']}\n"
+
+
 def _name(build: Proven) -> str:
     """A real one with its folder's name in front."""
     made_here = build.folder.name == "staging"
@@ -162,7 +171,7 @@ def main() -> None:
     for real in asked.engines:
         name, _, engines = real.partition("=")
         builds += [replace(one, model=name) for one in proofs([Path(engines)])]
-    text = "".join(page(builds))
+    text = "".join([*page(builds), *refused(folder)])
     if asked.write:
         RESULTS.write_text(text, encoding="utf-8")
     else:

@@ -218,7 +218,8 @@ def disturb(rig: Rig, seconds: float) -> None:
         while time.monotonic() < end:
             for number, lasts in ((signal.SIGSTOP, _STOPPED), (signal.SIGCONT, _RUNNING)):
                 for pid in processes:
-                    os.killpg(pid, number)
+                    with suppress(ProcessLookupError):  # it was taken back, and ended
+                        os.killpg(pid, number)
                 time.sleep(lasts)
     finally:
         for pid in processes:

@@ -46,6 +46,14 @@ CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+ENCODER_CONFIG = {
+    "architectures": ["BertModel"],
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+}
 
 Refusal = Callable[[Callable[[], object]], str]
 
@@ -91,6 +99,16 @@ def safetensors(path: Path, data: bytes = b"\0" * 8) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A BERT without a tokenizer that passes every check of an encoder's builder."""
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    write_json(folder / "config.json", ENCODER_CONFIG)
+    safetensors(folder / "model.safetensors")
+    return folder
 
 
 @pytest.fixture

@@ -13,16 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.builders.conftest import Refusal, modules_of, safetensors, write_json
+from tests.builders.conftest import ENCODER_CONFIG, Refusal, modules_of, write_json
 
 NAMES = ("onnxlib.graph", "options", "precisions", "source", "support")
-CONFIG = {
-    "architectures": ["BertModel"],
-    "vocab_size": 30,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-    "pad_token_id": 0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +26,8 @@ def builder() -> Iterator[SimpleNamespace]:
         yield modules
 
 
-@pytest.fixture
-def encoder(tmp_path: Path) -> Path:
-    """A checkpoint that passes every check."""
-    folder = tmp_path / "encoder"
-    folder.mkdir()
-    write_json(folder / "config.json", CONFIG)
-    safetensors(folder / "model.safetensors")
-    return folder
-
-
 def changed(folder: Path, **changes: Any) -> None:
-    write_json(folder / "config.json", CONFIG | changes)
+    write_json(folder / "config.json", ENCODER_CONFIG | changes)
 
 
 # What is built.

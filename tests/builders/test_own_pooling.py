@@ -11,28 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.builders.conftest import BUILDERS, safetensors, write_json
+from tests.builders.conftest import BUILDERS, ENCODER_CONFIG, safetensors, write_json
 
-CONFIG = {
-    "architectures": ["BertModel"],
-    "vocab_size": 30,
-    "hidden_size": 8,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-    "pad_token_id": 0,
-}
 DENSE = {"in_features": 8, "out_features": 4, "activation_function": "torch.nn.Identity"}
 CLS, MEAN = {"pooling_mode": "cls"}, {"pooling_mode_mean_tokens": True}
-
-
-@pytest.fixture
-def encoder(tmp_path: Path) -> Path:
-    """A BERT, on paper."""
-    folder = tmp_path / "encoder"
-    folder.mkdir()
-    write_json(folder / "config.json", CONFIG)
-    safetensors(folder / "model.safetensors")
-    return folder
 
 
 def save(folder: Path, *modules: tuple[str, dict[str, Any]]) -> None:
@@ -123,7 +105,8 @@ def test_vectors_of_the_checkpoint_s_direction(
 def test_a_classifier_has_no_vectors(encoder: Path) -> None:
     """Its modules.json names an encoder alone; the build says that it does not pool."""
     write_json(
-        encoder / "config.json", CONFIG | {"architectures": ["BertForSequenceClassification"]}
+        encoder / "config.json",
+        ENCODER_CONFIG | {"architectures": ["BertForSequenceClassification"]},
     )
     save(encoder)
     assert refused(encoder, options={"pooling": "mean"}) == ""

@@ -56,7 +56,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def megabytes(memory: ServerMemory) -> float:
-    """What is told, rounded to 0.1 MB: pages are not whole ones."""
+    """The reading in MB, rounded to 0.1: it counts whole pages."""
     told = memory.read()
     assert told is not None
     return round(told / 1e6, 1)

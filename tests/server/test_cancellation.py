@@ -325,14 +325,14 @@ def test_models_tell_the_memory_of_the_whole_server(server: Handle) -> None:
     """Each the same, as it is counted from outside: tritonserver, its stubs, what they started."""
     usage = ServerUsage(server.state.shm_prefix)
 
-    def told() -> dict[str, float]:
+    def gauges() -> dict[str, float]:
         found = scrape(server.state.metrics_url).samples(RESIDENT)
         return {sample.labels["model"]: sample.value for sample in found}
 
     def agree() -> bool:
         _, resident = usage.read()
         assert resident is not None
-        return all(abs(value - resident) < NOISE_BYTES for value in told().values())
+        return all(abs(value - resident) < NOISE_BYTES for value in gauges().values())
 
-    assert {"int8_tokenizer", "int8_engine"} <= told().keys()
-    wait_until(agree, "what is told is what is there")
+    assert {"int8_tokenizer", "int8_engine"} <= gauges().keys()
+    wait_until(agree, "the gauges agree with the processes")

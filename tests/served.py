@@ -14,6 +14,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from tests.judge import PATIENCE, Judge
+from tests.servers import wait_until
 from tests.unit.checks.repositories import put
 from tritonctl.checks.examples.files import Example
 
@@ -102,11 +103,22 @@ class Served(Judge):
         request = service_pb2.ModelConfigRequest(name="m")
         return sum(g.count for g in self._stub.ModelConfig(request).config.instance_group)
 
-    def batches(self) -> dict[int, int]:
-        """How many executions of `m` there were, by batch size."""
+    def batches(self, requests: int) -> dict[int, int]:
+        """How many executions of `m` there were, by batch size, once all requests are counted.
+
+        Triton counts an execution after its answers have left.
+        """
+        counted: dict[int, int] = wait_until(
+            lambda: self._batches(requests), f"{requests} requests are counted"
+        )
+        return counted
+
+    def _batches(self, requests: int) -> dict[int, int] | None:
         request = service_pb2.ModelStatisticsRequest(name="m")
         [stats] = self._stub.ModelStatistics(request).model_stats
-        return {one.batch_size: one.compute_infer.count for one in stats.batch_stats}
+        counted = {one.batch_size: one.compute_infer.count for one in stats.batch_stats}
+        executed = sum(size * count for size, count in counted.items())
+        return counted if executed >= requests else None
 
 
 def request_of(

@@ -78,6 +78,7 @@ def test_blocks_are_found() -> None:
     assert any(line.startswith("tritonctl certs") for block in tls for line in typed(block))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.server
 @pytest.mark.timeout(600)
 def test_first_service(visitor: Reader) -> None:

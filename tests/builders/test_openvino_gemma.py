@@ -84,6 +84,7 @@ for folder in folders:
 """
 
 
+@pytest.mark.exhaustive
 def test_windows_matter_here(openvino_environment: Path, gemma: Gemma, tmp_path: Path) -> None:
     """Or the test above would prove nothing: with a longer window the same weights differ."""
     script = tmp_path / "answers.py"

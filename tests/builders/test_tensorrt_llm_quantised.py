@@ -17,6 +17,7 @@ from tests.builders.exported import Array, by_block, header_of, int4, tensors_of
 from tests.builders.quantising import EXAMPLE, Quantised, environment, ok, run
 from tritonctl.engines.planning.plans import plan_model
 from tritonctl.engines.planning.records import ModelPlan
+from tritonctl.host.gpus import installed_gpus
 from tritonctl.project.file import load_profiles
 
 pytestmark = pytest.mark.engine
@@ -275,6 +276,7 @@ def test_smaller_formats_are_smaller(quantise: Quantise) -> None:
     assert sizes[0] > 1.7 * sizes[1] > 1.7 * 1.5 * sizes[2]
 
 
+@pytest.mark.exhaustive
 def test_two_builds_are_equal_byte_for_byte(quantise: Quantise) -> None:
     again = ok(quantise(precision="fp8", fresh=True))
     assert again.result["files"] == ok(quantise(precision="fp8")).result["files"]
@@ -307,8 +309,8 @@ def test_the_cap_of_awq_is_told(quantise: Quantise) -> None:
 
 
 def test_nvfp4_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # also on a machine with one
-    done = run(environment(), tmp_path, fresh=True, precision="nvfp4")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # also on a machine with one, in a new process
+    done = run(environment(), tmp_path, fresh=bool(installed_gpus()[0]), precision="nvfp4")
     assert done.code == 1
     assert "nvfp4 needs CUDA" in done.result["problem"]
     assert "int4_awq" in done.result["remedy"]

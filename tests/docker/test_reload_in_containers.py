@@ -176,6 +176,7 @@ def test_what_needs_another_container_is_refused(
     assert answer(state) == before
 
 
+@pytest.mark.exhaustive
 def test_a_model_by_hand(project: Project, cli: Cli) -> None:
     """Its packages are in the image; status, infer, reload, loadtest and down know it."""
     repository = project.repository

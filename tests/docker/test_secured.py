@@ -273,6 +273,7 @@ def wait_until_healthy(container: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.exhaustive
 def test_a_reload_reaches_both_servers(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def test_an_image_that_no_registry_gives(project: Path, cli: Cli) -> None:
     assert nothing_started(project)
 
 
+@pytest.mark.exhaustive
 def test_an_outdated_deployment(project: Path, cli: Cli) -> None:
     """Rendered anew where nobody changed it, else refused; nothing is started in its old form."""
     file = project / "deploy" / "compose.yaml"

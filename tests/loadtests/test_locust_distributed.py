@@ -73,6 +73,7 @@ def test_the_schedule_is_split_and_everything_comes_together(python: Path, tmp_p
     assert "120" in row.split()
 
 
+@pytest.mark.exhaustive
 def test_a_lost_worker_is_told_and_the_run_is_not_valid(python: Path, tmp_path: Path) -> None:
     """What it had told is kept, the other one goes on; it never has a last line."""
     folder = tmp_path / "run"

@@ -95,10 +95,10 @@ def test_responses_alone(server: Served) -> None:
     """TC402: without dynamic batching each response is an execution."""
     server.serve(slowly(RULES["TC402"].bad, 0.02))
     numbers(server.stream("e"))
-    assert server.batches() == {1: 16}
+    assert server.batches(16) == {1: 16}
     server.serve(slowly(RULES["TC402"].good, 0.02))
     numbers(server.stream("e"))
-    assert max(server.batches()) > 1
+    assert max(server.batches(16)) > 1
 
 
 def overtakes(server: Served) -> bool:
@@ -219,7 +219,7 @@ def test_batcher_without_batch(server: Served) -> None:
     for example, most in ((RULES["TC501"].bad, 1), (RULES["TC501"].good, 8)):
         server.serve(slowly(example, 0.2))
         together(12, lambda _: server.infer())
-        assert (max(server.batches()) == 1) == (most == 1)
+        assert (max(server.batches(12)) == 1) == (most == 1)
 
 
 def test_batches_capped(server: Served) -> None:
@@ -227,7 +227,7 @@ def test_batches_capped(server: Served) -> None:
     for example, largest in ((RULES["TC502"].bad, 4), (RULES["TC502"].good, 8)):
         server.serve(slowly(example, 0.3))
         together(24, lambda _: server.infer([1.0] * 4))
-        assert max(server.batches()) == largest
+        assert max(server.batches(24)) == largest
 
 
 @everything
@@ -310,8 +310,8 @@ def test_few_candidates(server: Served) -> None:
                 [1.0] * 4, sequence_id=number + 1, sequence_start=True, sequence_end=True
             ),
         )
-        assert max(server.batches()) <= largest
-        assert (max(server.batches()) > 2) == (largest > 2)
+        assert max(server.batches(24)) <= largest
+        assert (max(server.batches(24)) > 2) == (largest > 2)
 
 
 def test_one_sequence_at_a_time(server: Served) -> None:
@@ -335,4 +335,4 @@ def test_equal_shapes_only(server: Served) -> None:
     for example, ragged in ((RULES["TC533"].bad, False), (RULES["TC533"].good, True)):
         server.serve(slowly(example, 0.3))
         together(17, lambda number: server.infer([1.0] * (number + 1)))
-        assert (max(server.batches()) > 1) == ragged
+        assert (max(server.batches(17)) > 1) == ragged

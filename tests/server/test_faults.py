@@ -98,7 +98,9 @@ class Stream(threading.Thread):
         return ids == [total for _, total in self.counts] and ids[-1:] == [LONG.max_tokens]
 
 
-@pytest.mark.parametrize("step", ["tokenizer", "engine", "detokenizer"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("tokenizer", marks=pytest.mark.exhaustive), "engine", "detokenizer"]
+)
 def test_a_stub_is_killed_under_streams(cli: Cli, pair: list[Handle], step: str) -> None:
     """All streams know soon; those with a second server lose and repeat nothing; `up` starts anew.
 

@@ -308,6 +308,7 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
         assert (read_summary(folder).slo_verdict == "met") <= trial["holds"]
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_dies_during_a_search(tmp_path: Path) -> None:
     """What was measured until then is told and kept; no rate is called missed for it."""
     write_project(tmp_path, {"mock": "int8"})

@@ -190,7 +190,7 @@ def test_scripts_that_are_not_ours_do_not_run(report: Path, page: Page) -> None:
     assert any("Content Security Policy" in problem for problem in page.problems())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_pictures_are_not_blank(report: Path, page: Page, tmp_path: Path, scheme: str) -> None:
     """Cards, text, and points of both metrics in the colours of that scheme."""
     shown(page, report, prefers_color_scheme=scheme)
@@ -204,6 +204,7 @@ def test_pictures_are_not_blank(report: Path, page: Page, tmp_path: Path, scheme
     assert len(found) > 200
 
 
+@pytest.mark.exhaustive
 def test_the_scheme_can_change_while_it_is_open(report: Path, page: Page) -> None:
     """Charts are drawn anew in the colours of the other scheme, their zoom kept."""
     shown(page, report, prefers_color_scheme="light")
@@ -234,7 +235,7 @@ def drag_over(page: Page, figure: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.exhaustive), 390])
 def test_it_fits(report: Path, page: Page, width: int) -> None:
     """No page wider than the window, no chart wider than its card; wide tables scroll alone."""
     page.size(width, 800)
@@ -289,6 +290,7 @@ def test_two_runs_on_one_page(page: Page, tmp_path: Path) -> None:
     assert page.requests() == [path.resolve().as_uri()]
 
 
+@pytest.mark.exhaustive
 def test_it_prints(report: Path, page: Page, tmp_path: Path) -> None:
     """On paper: light even where the screen is dark, charts within the page."""
     shown(page, report, prefers_color_scheme="dark")

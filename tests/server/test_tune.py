@@ -168,6 +168,7 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
     as_documented("tune", json.dumps(record | added))
 
 
+@pytest.mark.exhaustive
 def test_every_knob_can_be_turned_and_put_back(project: Project, server: EmbeddedServer) -> None:
     """Through model control where that is enough, with a restart where files change."""
     before = live_configs(server)

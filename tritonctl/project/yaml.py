@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import SafeConstructor
 
 from tritonctl.errors import ConfigurationError
 
 Location = tuple[str | int, ...]
 _MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
 _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_TEXT = "tag:yaml.org,2002:str"
 # libyaml's, where PyYAML was built with it: fourteen times as fast, and it bounds the nesting.
 _FASTEST: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -127,7 +129,7 @@ def _value(node: yaml.Node, location: Location, source: YamlSource) -> Any:
 
 def _mapping(node: yaml.MappingNode, location: Location, source: YamlSource) -> dict[str, Any]:
     try:
-        yaml.SafeLoader("").flatten_mapping(node)  # `<<: *anchor`
+        SafeConstructor().flatten_mapping(node)  # `<<: *anchor`
     except yaml.YAMLError as error:
         raise _malformed(node, source, getattr(error, "problem", None) or str(error)) from error
     # Merged keys come first: a key of the mapping itself replaces them.
@@ -140,9 +142,10 @@ def _mapping(node: yaml.MappingNode, location: Location, source: YamlSource) -> 
 
 
 def _scalar(node: yaml.Node, source: YamlSource) -> Any:
-    loader = yaml.SafeLoader("")
+    if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):  # nearly all of them
+        return node.value
     try:
-        return loader.construct_object(node, deep=True)
+        return SafeConstructor().construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2026-99-99
         raise _malformed(node, source, str(error)) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from tritonctl.frontend.config import FrontendConfig
@@ -124,13 +125,16 @@ def _imported(source: str) -> Iterator[Path]:
             yield from (base.with_suffix(".py"), base / "__init__.py")
 
 
-def _names(source: str) -> Iterator[str]:
+@cache  # several deployments of one command have the same sources
+def _names(source: str) -> tuple[str, ...]:
     """What a source imports: a name may be a module's, or of something in it."""
+    names: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
+    return tuple(names)
 
 
 def port(settings: Frontend) -> int:

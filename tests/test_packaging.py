@@ -91,6 +91,7 @@ def test_clone_and_example_are_the_same_project() -> None:
 
 
 # Makes an environment and runs six commands in it: 7 s of a core.
+@pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_wheel_alone_builds_renders_and_checks(wheel: Path, tmp_path: Path) -> None:
     """Installed in a new environment, outside the clone: it brings all that these need."""

@@ -72,6 +72,7 @@ def project(built: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return built
 
 
+@pytest.mark.exhaustive
 def test_a_bundle_installs_without_an_index(
     project: Sandbox, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.promtool import needs_promtool, promtool
-from tests.unit.observe.rule_cases import STORIES, Story
+from tests.unit.observe.rule_cases import STORIES, Story, slow_burn
 from tritonctl.project.schema import Project
 from tritonctl.server.observe.files import observability_files
 from tritonctl.server.observe.prometheus import metric_relabeling, parts
@@ -80,7 +80,15 @@ def test_prometheus_accepts_the_configuration(files: Path) -> None:
 
 
 @needs_promtool
-@pytest.mark.parametrize("tell", STORIES, ids=lambda tell: tell.__name__)
+@pytest.mark.parametrize(
+    "tell",
+    [
+        # Three days, minute by minute.
+        pytest.param(tell, marks=pytest.mark.exhaustive) if tell is slow_burn else tell
+        for tell in STORIES
+    ],
+    ids=lambda tell: tell.__name__,
+)
 def test_story(tell: Callable[[], Story], files: Path, tmp_path: Path) -> None:
     """Recorded series and alerts at the end of each story."""
     story = tell()

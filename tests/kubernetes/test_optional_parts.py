@@ -52,9 +52,14 @@ def test_one_kind_of_route_alone(chart: Chart) -> None:
 
 
 def test_a_pool_selects_the_servers(chart: Chart) -> None:
-    """Its picker knows them by a label, and its requests pass the NetworkPolicy."""
+    """Its picker knows them by a label, and its requests pass the NetworkPolicy.
+
+    Fields: InferencePoolSpec of api/v1/inferencepool_types.go, gateway-api-inference-extension 1.0.
+    """
     manifests = chart.manifests(NEWEST, POOL, api_versions=[INFERENCE])
     spec = of_kind(manifests, "InferencePool")["spec"]
+    assert spec.keys() == {"selector", "targetPorts", "endpointPickerRef"}
+    assert spec["selector"].keys() == {"matchLabels"}
     labels = of_kind(manifests, "Deployment", "triton")["spec"]["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     assert labels["llm-d.ai/engine-type"] == "tritonctl"

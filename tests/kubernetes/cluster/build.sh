@@ -5,6 +5,7 @@
 set -eu
 folder=$1 out=$2
 cd "$folder"
+apt-get update -qq  # mmdebstrap leaves no lists
 apt-get source --download-only -qq kubernetes
 source=$folder/gopath/src/k8s.io/kubernetes
 mkdir -p "$source/cmd/daemons" "$out"

@@ -73,10 +73,8 @@ def _make_debian(root: Path) -> None:
     root.mkdir(parents=True)
     signed = f"[signed-by={KEYRING}]"
     sources = [f"{kind} {signed} {mirror()} {_SUITE} main" for kind in ("deb", "deb-src")]
-    _run(
-        MissingError, program("mmdebstrap"), "--variant=minbase", f"--include={_PACKAGES.replace(' ', ',')}",
-        _SUITE, str(root), *sources,
-    )  # fmt: skip
+    choice = ("--variant=minbase", f"--include={_PACKAGES.replace(' ', ',')}")
+    _run(MissingError, program("mmdebstrap"), *choice, _SUITE, str(root), *sources)
     for name in ("etc/resolv.conf", "etc/hosts"):  # for the source package
         shutil.copy(f"/{name}", root / name)
 

@@ -23,6 +23,8 @@ ADDRESS = "10.200.0.1"  # of the first one, which has the API server
 PLACES = {FIRST: (ADDRESS, "10.244.0.0/24"), SECOND: ("10.200.0.2", "10.244.1.0/24")}
 _NAMESPACES = ("--pid", "--fork", "--kill-child", "--net", "--mount", "--uts", "--ipc")
 _SCRIPTS = {FIRST: "daemons.sh", SECOND: "worker.sh"}
+# Programs that are meant to run on without this process; Python warns of one that nobody holds.
+OUTLIVING: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Machine:
                 start_new_session=True,
                 env=os.environ | more | {"NODES": " ".join(PLACES)},
             )
+        OUTLIVING.append(holder)
         children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
         wait_until(lambda: bool(children.read_text(encoding="ascii").split()), 5)
         [init] = children.read_text(encoding="ascii").split()

@@ -25,6 +25,7 @@ import yaml
 from tests.kubernetes.cluster import making
 from tests.kubernetes.cluster.machines import (
     ADDRESS,
+    OUTLIVING,
     PLACES,
     PROGRAMS,
     SECOND,
@@ -228,6 +229,7 @@ class Cluster:
     def _connect(self) -> None:
         """A kubeconfig for who is outside."""
         process, port = self._forward(ADDRESS, API_PORT)
+        OUTLIVING.append(process)
         (self.state / "api.pid").write_text(str(process.pid), encoding="ascii")
         config = yaml.safe_load((self.state / "pki/admin.conf").read_text(encoding="utf-8"))
         config["clusters"][0]["cluster"] = {
@@ -256,6 +258,7 @@ class Cluster:
                 stderr=log,
                 start_new_session=True,
             )
+        OUTLIVING.append(process)
         (self.state / "dns.pid").write_text(str(process.pid), encoding="ascii")
         self.kubectl("apply", "--filename=-", given=_DNS)
 

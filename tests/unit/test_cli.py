@@ -90,8 +90,6 @@ def test_all_verbs_are_there_and_have_help(invoke: Invoke) -> None:
         assert re.search(rf"^│ {verb} +\S", listing.stdout, re.MULTILINE), verb
         docstring = commands[verb].callback.__doc__ or ""
         assert " ".join(docstring.split())[:40] in " ".join(help_of(verb).split())
-    for words in (("check",), ("loadtest", "run")):
-        assert invoke(*words, "-h").stdout == help_of(*words)
 
 
 def test_the_verbs_are_in_panels(invoke: Invoke) -> None:
@@ -189,10 +187,10 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("verb", VERBS + GROUPS)
 def test_a_verb_is_made_alone(verb: str) -> None:
-    """`tritonctl check` makes nothing but check, and the same as among all the others."""
+    """`tritonctl check` makes nothing but check, the same as among all the others; `-h` is help."""
     import typer.main
 
-    arguments = [verb, "--help"]
+    arguments = [verb, "-h"]
     alone = application(arguments)
     assert list(typer.main.get_command(alone).commands) == [verb]  # type: ignore[attr-defined]
     told = CliRunner().invoke(alone, arguments)

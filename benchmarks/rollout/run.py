@@ -7,7 +7,8 @@
 
 going_on: streams of a release that is taken back, by each kind of client.
 faults: each fault of planting.py in a candidate: found or not, by what, how fast, who met it.
-disturbed: an equal release whose server runs a quarter of the time, for half a minute.
+disturbed: an equal release whose server runs a quarter of the time, for less than is excused and
+for twice as long.
 same: so many rollouts of an equal release; recorded: so many simulated ones over the streams that
 one release answered in so many seconds. kills: controller, Envoy and each server, in every state.
 Without a word: all of them. Tables go to standard output as they are ready, row by row; with
@@ -39,7 +40,7 @@ from rig import ENDED, Done, Rig, at_of  # noqa: E402
 from tritonctl.loadtest.analysis.binomial import share_bounds  # noqa: E402
 from tritonctl.project.rollout import Rollout  # noqa: E402
 from tritonctl.releases.store import Stored  # noqa: E402
-from tritonctl.rollout.journal import Event, Phase  # noqa: E402
+from tritonctl.rollout.journal import Event, Phase, State  # noqa: E402
 
 # The default steps, held for less: a fault that is found is found by its requests, not by waiting.
 STEPS = {
@@ -52,7 +53,8 @@ STEPS = {
 }
 QUICK = {"steps": [25, 50, 100], "hold_seconds": 12.0, "minimum_requests": 20, "shadow": 0.0}
 _DISTURBED = QUICK | {"steps": [25, 100], "warm_up_seconds": 5.0}
-_DISTURBED_AFTER, _DISTURBED_SECONDS = 8.0, 30.0  # after the first step
+_DISTURBED_AFTER = 8.0  # after the first step
+_DISTURBED_SECONDS = (14.0, 30.0)  # `tolerated.slow_seconds` are 15
 _BEFORE_SECONDS, _AFTER_SECONDS = 10.0, 8.0
 _LONGEST_SECONDS = 300.0
 _WORDS = ("going_on", "faults", "disturbed", "same", "recorded", "kills")
@@ -160,32 +162,46 @@ def _row(fault: Fault, one: Played) -> str:
 
 
 def disturbed(rig: Rig, folder: Path) -> Iterator[str]:
-    """A release that is no worse, and has a slow phase of its own in its first step."""
+    """Releases that are no worse, and have a slow phase of their own in their first step."""
     rig.settings(_DISTURBED)
-    load = Load(rig.url, folder / "disturbed")
+    yield (
+        "| slow for, s | ended | TTFT, ms: else, meanwhile | held, s after its begin "
+        "| rolled back or promoted after, s | failed | why |"
+    )
+    yield "|--:|---|--:|--:|--:|--:|---|"
+    candidate, other = rig.twin, rig.stable
+    for seconds in _DISTURBED_SECONDS:
+        state, row = _disturbed(rig, folder / f"disturbed-{seconds:g}", candidate, seconds)
+        yield f"| {seconds:g} {row}"
+        if state is not None and state.phase is Phase.PROMOTED:
+            candidate, other = other, candidate
+
+
+def _disturbed(
+    rig: Rig, folder: Path, candidate: Stored, seconds: float
+) -> tuple[State | None, str]:
+    load = Load(rig.url, folder)
     time.sleep(_BEFORE_SECONDS)
-    if (done := rig.start(rig.twin)).code:
+    if (done := rig.start(candidate)).code:
         raise RuntimeError(done.words[-2000:])
     rig.wait(lambda state: state.step is not None, _LONGEST_SECONDS)
     time.sleep(_DISTURBED_AFTER)
     began = time.time()
-    killing.disturb(rig, _DISTURBED_SECONDS)
+    killing.disturb(rig, seconds)
     over = time.time()
     rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS)
     entries, state = rig.entries(), rig.state()
     rig.settle()
     asked = load.stop()
-    mine = [each for each in asked if each.version == str(rig.twin.number) and each.first]
+    mine = [each for each in asked if each.version == str(candidate.number) and each.first]
     firsts = [
         sorted(each.first - each.sent for each in mine if (began < each.sent < over) is slow)  # type: ignore[operator]
         for slow in (False, True)
     ]
     medians = [f"{1000 * times[len(times) // 2]:.0f}" if times else "–" for times in firsts]
     held = [entry.at for entry in entries if entry.about.get("standing") == "hold"]
-    yield "| ended | TTFT, ms: else, meanwhile | held, s after its begin | ended | failed | why |"
-    yield "|---|--:|--:|--:|--:|---|"
     ended = at_of(entries, *ENDED)
-    yield (
+    return state, (
         f"| {state.phase if state else None} | {', '.join(medians)} "
         f"| {f'{held[0] - began:.0f} to {held[-1] - began:.0f}' if held else '–'} "
         f"| {f'{ended - began:.0f}' if ended else '–'} | {sum(each.failed for each in asked)} "

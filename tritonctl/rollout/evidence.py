@@ -21,7 +21,7 @@ from tritonctl.rollout.judge import Judge
 from tritonctl.rollout.metrics import Counters, counters_of
 
 EVIDENCE = "evidence.json"
-_VERSION = 3
+_VERSION = 4
 _LARGEST = 16 << 20  # bytes
 
 

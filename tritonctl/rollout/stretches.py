@@ -4,14 +4,17 @@
 A server whose machine is busy for a while is slower by any factor, and is no worse a release. While
 that lasts nobody can tell the two apart by times; but it ends, and a slower release stays slow. So
 stretches are excused. A candidate begins with a credit of so many seconds; each second that is
-excused costs one, each that counts brings half of one back, up to as many as in the beginning. The
-evidence is the least that any way to spend the credit leaves. If the candidate is no worse outside
-of slow stretches that a credit pays for, one of these ways excuses just them, and what its bets
-make of 1 is an e-process; the least of all ways is at most that one. So nothing is assumed of how
-slow such stretches are, nor when they come.
+excused costs one, each that counts brings half of one back, up to as many as in the beginning. A
+stretch may begin at any moment, and its beginning costs some seconds more, or chance would pick
+the worst moments one by one. The evidence is the least that any way to spend the credit leaves. If
+the candidate is no worse outside of slow stretches that a credit pays for, one of these ways
+excuses just them, and what its bets make of 1 is an e-process; the least of all ways is at most
+that one. So nothing is assumed of how slow such stretches are, nor when they come.
 
 `Suspicion` is the other half: while the candidate is slow just now, no step follows, though it may
-be excused. E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954).
+be excused. E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954). The price of a
+stretch, as of a gap in an alignment: O. Gotoh, "An improved algorithm for matching biological
+sequences", J. Mol. Biol. 162 (1982).
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from collections.abc import Sequence
 
 from tritonctl.rollout.sequential import AT_ONCE, LATER, MOST
 
-_BLOCK = 5  # moments at least, and a bet, that are excused or count together
-_PRICE = 2  # of a block that is excused, in what one that counts brings
+_BEGINNING = 4  # moments that a stretch costs beside those that it lasts
+_PRICE = 2  # of a moment that is excused, in what one that counts brings
 _NO_WAY = 1e300  # to have so much credit left
 _SUSPICIOUS = 30.0  # times likelier that it is slow just now than that it is not
 _SUREST = 10 * _SUSPICIOUS  # so that it is soon over when a phase is
@@ -32,80 +35,66 @@ _LASTING = 2.5  # times the longest phase: what lasts that long is none
 class Stretches:
     """Bets as of `Wealth`, with the best stretches left out. Moments are as far apart as seconds.
 
-    shares: of the stake, for each size of a bet; they sum to 1. seconds: of credit.
+    shares: of the stake, for each size of a bet; they sum to 1. seconds: the longest stretch that
+    the credit pays for; 0: none.
+
+    Moments without a bet are time. Those between two bets that are excused are excused, too; those
+    before one that counts bring credit, the last five of them. Nothing is known of those before a
+    stretch, so they cost nothing.
     """
 
-    KEPT = ("_ways", "_kept", "_moments", "_bets", "_product", "_later", "_added")
+    KEPT = ("_counting", "_excusing", "_kept", "_moments")
 
     def __init__(self, shares: Sequence[float], seconds: float) -> None:
         self._shares = tuple(shares)
-        credit = _PRICE * math.ceil(seconds / _BLOCK)
-        # Of each size, by the credit that is left: the least that a way there has made.
-        self._ways = [[_NO_WAY] * credit + [AT_ONCE * share] for share in shares]
+        credit = _PRICE * (math.ceil(seconds) + _BEGINNING) if seconds > 0 else 0
+        # Of each size, by the credit that is left: the least that a way there has made that counts
+        # the last bet, and that excuses it.
+        self._counting = [[_NO_WAY] * credit + [AT_ONCE * share] for share in shares]
+        self._excusing = [[_NO_WAY] * (credit + 1) for _ in shares]
         self._kept = 1 - AT_ONCE
-        self._moments = 0  # of this block, and those that the one before has not paid for
-        self._begin()
-
-    def _begin(self) -> None:
-        """A block: what it multiplies, and what was bet in it for the first time, with and without
-        what it has made of that."""
-        self._bets = 0
-        self._product = [1.0] * len(self._shares)
-        self._later = [0.0] * len(self._shares)
-        self._added = [0.0] * len(self._shares)
+        self._moments = 0  # since the last bet
 
     @property
     def evidence(self) -> float:
         """An e-value against "no slower but for stretches that the credit pays for"."""
-        return self._kept + sum(
-            min(self._counted(size, ways[0]), self._least_excused(size, ways))
-            for size, ways in enumerate(self._ways)
-        )
+        both = zip(self._counting, self._excusing, strict=True)
+        return self._kept + sum(min(*counting, *excusing) for counting, excusing in both)
 
     def update(self, factors: Sequence[float]) -> None:
         """A moment; of each size what its bet multiplies, none where nothing is bet."""
-        if factors:
-            self._bets += 1
-            more = self._kept * LATER
-            self._kept -= more
-            for size, (factor, share) in enumerate(zip(factors, self._shares, strict=True)):
-                self._product[size] = min(MOST, self._product[size] * factor)
-                self._later[size] = min(MOST, (self._later[size] + more * share) * factor)
-                self._added[size] += more * share
         self._moments += 1
-        if self._moments >= _BLOCK and self._bets:
-            self._ways = [self._after(size, ways) for size, ways in enumerate(self._ways)]
-            self._moments %= _BLOCK
-            self._begin()
+        if not factors:
+            return
+        more = self._kept * LATER
+        self._kept -= more
+        for size, (factor, share) in enumerate(zip(factors, self._shares, strict=True)):
+            counting, excusing = self._counting[size], self._excusing[size]
+            self._counting[size] = self._counted(counting, excusing, more * share, factor)
+            self._excusing[size] = self._excused(counting, excusing, more * share)
+        self._moments = 0
 
-    @property
-    def _cost(self) -> int:
-        """Of this block, as far as it is known."""
-        return min(len(self._ways[0]) - 1, _PRICE * max(1, self._moments // _BLOCK))
+    def _counted(
+        self, counting: Sequence[float], excusing: Sequence[float], more: float, factor: float
+    ) -> list[float]:
+        """This bet counts, and brings credit for the time before it, up to the most."""
+        found = [_NO_WAY] * len(counting)
+        most = len(found) - 1
+        for left, wealth in enumerate(map(min, counting, excusing)):
+            if wealth != _NO_WAY:
+                credit = min(most, left + min(self._moments, 1 + _BEGINNING))
+                found[credit] = min(found[credit], MOST, (wealth + more) * factor)
+        return found
 
-    def _counted(self, size: int, wealth: float) -> float:
-        if wealth == _NO_WAY:
-            return _NO_WAY
-        return min(MOST, wealth * self._product[size] + self._later[size])
-
-    def _excused(self, size: int, wealth: float) -> float:
-        return _NO_WAY if wealth == _NO_WAY else wealth + self._added[size]
-
-    def _least_excused(self, size: int, ways: Sequence[float]) -> float:
-        """Of the ways with credit for this block, whether or not it is to count."""
-        least = min(ways[1:], default=_NO_WAY)
-        able = min(ways[max(1, self._cost) :], default=_NO_WAY)
-        return min(self._excused(size, able), self._counted(size, least))
-
-    def _after(self, size: int, ways: Sequence[float]) -> list[float]:
-        """The block is over: it has cost credit or brought some, up to the most."""
-        most, cost = len(ways) - 1, self._cost
-        found = [_NO_WAY] * (most + 1)
-        for left, wealth in enumerate(ways):
-            more = min(most, left + cost // _PRICE)
-            found[more] = min(found[more], self._counted(size, wealth))
-            if 0 < cost <= left:
-                found[left - cost] = min(found[left - cost], self._excused(size, wealth))
+    def _excused(
+        self, counting: Sequence[float], excusing: Sequence[float], more: float
+    ) -> list[float]:
+        """This bet does not count: a stretch begins, or goes on."""
+        found = [_NO_WAY] * len(counting)
+        for before, cost in ((counting, 1 + _BEGINNING), (excusing, self._moments)):
+            for left, wealth in enumerate(before[_PRICE * cost :]):
+                if wealth != _NO_WAY:
+                    found[left] = min(found[left], wealth + more)
         return found
 
 

@@ -52,6 +52,23 @@ def test_fewer_tokens(slower: float, pauses: float) -> None:
     assert min(highest(seed, slower, pauses) for seed in range(3)) > LIMIT
 
 
+@pytest.mark.parametrize("learnt", [9, 12, 30])
+def test_a_disturbed_candidate_is_excused(learnt: int) -> None:
+    """For as long as is allowed, after any time in which nothing could be bet; no longer.
+
+    Four times slower is decided within a second or two: all of that rests on the credit.
+    """
+    for seed in range(4):
+        draw = random.Random(seed)  # noqa: S311 - a seeded experiment
+        test, crossed = Pace(15.0), None
+        for second in range(learnt + 30):
+            test.update(moment(draw, 5, slower=4.0) if second >= learnt else None, moment(draw, 15))
+            if crossed is None and test.evidence >= LIMIT:
+                crossed = second - learnt
+        assert crossed is not None
+        assert 15 <= crossed <= 18
+
+
 def test_moments_without_tokens() -> None:
     """Nothing is bet on one; a figure is of at least one request."""
     test, none = Pace(120.0), Tokens(0, 0.0, 3)

@@ -133,9 +133,7 @@ def _told(state: State | None) -> str:
 
 
 def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], object]) -> str:
-    serves = group(rig.project, stable_slot(rig.project))
-    number = (serves.release or "").partition("-")[0] if serves else ""
-    candidate = rig.twin if number == str(rig.stable.number) else rig.stable
+    candidate = rig.equal
     rig.settings({"hold_seconds": _HOLD_FOR_ASKING if state in _ASKED else _HOLD})
     load = Load(rig.url, folder)
     if (done := rig.start(candidate)).code:

@@ -19,6 +19,7 @@ from planting import FAULTS, SOUND, Fault, release, reset, write_project
 from tritonctl import Project, load_project
 from tritonctl.releases.store import Stored, stored_releases
 from tritonctl.rollout.journal import Entry, Event, State, latest, read, replay
+from tritonctl.server.groups import group, stable_slot
 
 PATIENCE_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
@@ -54,6 +55,13 @@ class Rig:
         self.project: Project = write_project(folder, rollout, **given)
         self.stable = release(self.project, SOUND)
         self.twin = release(self.project, SOUND, text="the same again")
+
+    @property
+    def equal(self) -> Stored:
+        """Of the two sound releases, the one that does not serve."""
+        serves = group(self.project, stable_slot(self.project))
+        number = (serves.release or "").partition("-")[0] if serves else ""
+        return self.twin if number == str(self.stable.number) else self.stable
 
     def planted(self, fault: Fault) -> Stored:
         """A release with this fault."""

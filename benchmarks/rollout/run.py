@@ -40,7 +40,7 @@ from rig import ENDED, Done, Rig, at_of  # noqa: E402
 from tritonctl.loadtest.analysis.binomial import share_bounds  # noqa: E402
 from tritonctl.project.rollout import Rollout  # noqa: E402
 from tritonctl.releases.store import Stored  # noqa: E402
-from tritonctl.rollout.journal import Event, Phase, State  # noqa: E402
+from tritonctl.rollout.journal import Event, Phase  # noqa: E402
 
 # The default steps, held for less: a fault that is found is found by its requests, not by waiting.
 STEPS = {
@@ -50,6 +50,7 @@ STEPS = {
     "warm_up_seconds": 10.0,
     "keep_warm_seconds": 1.0,
     "shadow": 0.1,
+    "tolerated": {},
 }
 QUICK = {"steps": [25, 50, 100], "hold_seconds": 12.0, "minimum_requests": 20, "shadow": 0.0}
 _DISTURBED = QUICK | {"steps": [25, 100], "warm_up_seconds": 5.0}
@@ -169,17 +170,12 @@ def disturbed(rig: Rig, folder: Path) -> Iterator[str]:
         "| rolled back or promoted after, s | failed | why |"
     )
     yield "|--:|---|--:|--:|--:|--:|---|"
-    candidate, other = rig.twin, rig.stable
     for seconds in _DISTURBED_SECONDS:
-        state, row = _disturbed(rig, folder / f"disturbed-{seconds:g}", candidate, seconds)
-        yield f"| {seconds:g} {row}"
-        if state is not None and state.phase is Phase.PROMOTED:
-            candidate, other = other, candidate
+        yield _disturbed(rig, folder / f"disturbed-{seconds:g}", seconds)
 
 
-def _disturbed(
-    rig: Rig, folder: Path, candidate: Stored, seconds: float
-) -> tuple[State | None, str]:
+def _disturbed(rig: Rig, folder: Path, seconds: float) -> str:
+    candidate = rig.equal
     load = Load(rig.url, folder)
     time.sleep(_BEFORE_SECONDS)
     if (done := rig.start(candidate)).code:
@@ -201,8 +197,8 @@ def _disturbed(
     medians = [f"{1000 * times[len(times) // 2]:.0f}" if times else "–" for times in firsts]
     held = [entry.at for entry in entries if entry.about.get("standing") == "hold"]
     ended = at_of(entries, *ENDED)
-    return state, (
-        f"| {state.phase if state else None} | {', '.join(medians)} "
+    return (
+        f"| {seconds:g} | {state.phase if state else None} | {', '.join(medians)} "
         f"| {f'{held[0] - began:.0f} to {held[-1] - began:.0f}' if held else '–'} "
         f"| {f'{ended - began:.0f}' if ended else '–'} | {sum(each.failed for each in asked)} "
         f"| {state.end.get('reason', '') if state else ''} |"
@@ -211,23 +207,21 @@ def _disturbed(
 
 def same(rig: Rig, folder: Path, n: int, is_over: Callable[[], bool]) -> Iterator[str]:
     """Rollouts of an equal release, to and fro."""
-    candidate, other = rig.twin, rig.stable
+    rig.settings(QUICK)
     load = Load(rig.url, folder / "same")
     wrong: list[str] = []
     ran = 0
     for _ in range(n):
         if ran and is_over():
             break
-        if (done := rig.start(candidate)).code:
+        if (done := rig.start(rig.equal)).code:
             raise RuntimeError(done.words[-2000:])
         if not rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS):
             say(f"not at its end after {_LONGEST_SECONDS:g} s: {rig.state()}")
         state = rig.state()
         rig.settle()
         ran += 1
-        if state is not None and state.phase is Phase.PROMOTED:
-            candidate, other = other, candidate
-        else:
+        if state is None or state.phase is not Phase.PROMOTED:
             wrong.append(str(state.end.get("reason")) if state else "no journal")
             say(f"rolled back: {wrong[-1]}")
     asked = load.stop()
@@ -284,8 +278,7 @@ def main() -> None:
                 "same": lambda: same(rig, folder, given.rollouts, is_over),
             }
             for word in wanted:
-                if word == "same":
-                    rig.settings(QUICK)
+                rig.settings(steps)
                 print(f"\n## {word}\n", flush=True)
                 for line in tables[word]():
                     print(line, flush=True)

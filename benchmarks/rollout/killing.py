@@ -133,7 +133,7 @@ def _told(state: State | None) -> str:
 
 
 def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], object]) -> str:
-    candidate = rig.equal
+    candidate, number = rig.equal, rig.served
     rig.settings({"hold_seconds": _HOLD_FOR_ASKING if state in _ASKED else _HOLD})
     load = Load(rig.url, folder)
     if (done := rig.start(candidate)).code:

@@ -57,11 +57,15 @@ class Rig:
         self.twin = release(self.project, SOUND, text="the same again")
 
     @property
+    def served(self) -> str:
+        """The number of the release that serves; empty where none does."""
+        serves = group(self.project, stable_slot(self.project))
+        return (serves.release or "").partition("-")[0] if serves else ""
+
+    @property
     def equal(self) -> Stored:
         """Of the two sound releases, the one that does not serve."""
-        serves = group(self.project, stable_slot(self.project))
-        number = (serves.release or "").partition("-")[0] if serves else ""
-        return self.twin if number == str(self.stable.number) else self.stable
+        return self.twin if self.served == str(self.stable.number) else self.stable
 
     def planted(self, fault: Fault) -> Stored:
         """A release with this fault."""

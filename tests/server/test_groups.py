@@ -130,6 +130,14 @@ class Users:
             time.sleep(0.02)
         return {user: answers[-1] for user, answers in self.answers.items()}
 
+    def all_get(self, *letters: str) -> bool:
+        """All of these answers, and no others, are what users get from now on.
+
+        Envoy reads its routes a moment after they were written, on a busy machine a longer one.
+        """
+        wait_until(lambda: {*self.next_answers().values()} == {*letters}, "users are moved")
+        return {*self.next_answers().values()} == {*letters}
+
 
 def traffic(project: Project) -> Traffic:
     """As a controller has it."""
@@ -143,28 +151,28 @@ def test_users_go_and_come_back(project: Project, releases: list[Stored]) -> Non
     users = Users(project)
     with users.asking():
         start_candidate(project, releases[1], Silent())
-        assert {*users.next_answers().values()} == {OLD}
+        assert users.all_get(OLD)
         moving = traffic(project)
         moving.move(50)
+        assert users.all_get(OLD, NEW)
         half = users.next_answers()
-        assert {*half.values()} == {OLD, NEW}
         moving.move(75)
         more = users.next_answers()
         assert {user for user in half if half[user] == NEW} <= {
             user for user in more if more[user] == NEW
         }
         moving.roll_back()
-        assert {*users.next_answers().values()} == {OLD}
+        assert users.all_get(OLD)
         moving.move(100)
-        assert {*users.next_answers().values()} == {NEW}
+        assert users.all_get(NEW)
         make_stable(project, Slot.B)
-        assert {*users.next_answers().values()} == {NEW}
+        assert users.all_get(NEW)
         assert running_server(project).release == releases[1].name
         done = rollback(project, None, Silent())
-        assert {*users.next_answers().values()} == {OLD}
+        assert users.all_get(OLD)
         assert (running_server(project), done.restarted) == (before, None)
         stop_group(project, Slot.B, at_once=False)
-        assert {*users.next_answers().values()} == {OLD}
+        assert users.all_get(OLD)
     assert users.errors == {}
 
 
@@ -176,6 +184,7 @@ def test_a_candidate_that_is_killed(project: Project, releases: list[Stored]) ->
     moving, users = traffic(project), Users(project)
     moving.move(50)
     with users.asking():
+        assert users.all_get(OLD, NEW)
         moved = [user for user, letter in users.next_answers().items() if letter == NEW]
         for pid in server_processes(candidate.shm_prefix):
             os.kill(pid, signal.SIGKILL)
@@ -185,7 +194,7 @@ def test_a_candidate_that_is_killed(project: Project, releases: list[Stored]) ->
         broken = sum(users.errors.values())
         moving.roll_back()
         stop_group(project, Slot.B, at_once=True)
-        assert {*users.next_answers().values()} == {OLD}
+        assert users.all_get(OLD)
     assert sum(users.errors.values()) <= broken + len(moved)
     assert leftovers(candidate.shm_prefix) == []
 
@@ -199,6 +208,7 @@ def test_envoy_is_killed(project: Project, releases: list[Stored]) -> None:
     process = groups.gateway(project)
     assert process is not None
     with users.asking():
+        assert users.all_get(OLD, NEW)
         before = users.next_answers()
         [envoy] = children(process.pid)
         os.kill(envoy, signal.SIGKILL)

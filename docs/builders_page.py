@@ -10,32 +10,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tritonctl.project.compatibility.table import Compatibility, Format, table
+from tritonctl.project.compatibility.table import Compatibility, NumberFormat, table
 
 BUILDERS = Path(__file__).parents[1] / "builders"
-# What has been run where; the rest of the page is data of the builders.
-PROVEN = {
-    "onnxruntime": "CPU; an ONNX graph on an H200",
-    "openvino": "CPU",
-    "tensorrt": "exporting tasks on a CPU; plans by TensorRT 8.6 on an H100, 10 against a stand-in",
-    "tensorrt_llm": "quantising on a CPU and an H200; compiling and serving against a stand-in "
-    "with the real signatures, no GPU yet",
-}
 _HEAD = """\
 <!-- Made by `make reference` from builders/*.toml and builders/*/builder.toml: edits are lost. -->
 
 # Builders
 
-`engine.builder` names one; `tritonctl init` chooses it. What a precision costs in accuracy:
-[accuracy](../../benchmarks/results/accuracy.md); what ran
-[on a GPU](../../benchmarks/results/gpu.md). Their fields:
-[`engine`](tritonctl-yaml.md#engine); options of [TensorRT-LLM](tensorrt-llm.md). How to write
-one: [the contract](../../builders/README.md).
+`engine.builder` names one; `tritonctl init` chooses it. Architectures, and what is proven where:
+[support matrix](support-matrix.md). Fields: [`engine`](tritonctl-yaml.md#engine); options of
+[TensorRT-LLM](tensorrt-llm.md). How to write a builder: [the contract](../../builders/README.md).
 
-Each build runs in an environment of its own; `tritonctl build --dry-run` prints its commands. It
-can compare the engine with the checkpoint on your prompts, and fails below
-`evaluation.min_exact_match`. It writes `tritonctl.lock`; `--locked` refuses to build of anything
-else.
+Each build runs in a separate environment; `tritonctl build --dry-run` prints its commands. It can
+compare the engine with the checkpoint on your prompts, and fails below
+`evaluation.min_exact_match`. It writes `tritonctl.lock`; `--locked` refuses any other input.
 """
 _TARGETS = """\
 ## Precision and GPU
@@ -73,8 +62,7 @@ def page() -> str:
     ]
     parts = [
         _HEAD,
-        *_table(["builder", "makes", "tasks", "precisions", "proven on"], map(_row, builders)),
-        *(line for builder in builders for line in _architectures(builder)),
+        *_table(["builder", "makes", "tasks", "precisions"], map(_row, builders)),
         _TARGETS,
         *_grid(_made("precisions", compatibility.precisions), compatibility),
         "KV cache, `engine.kv_cache_dtype`; `auto` is the type of the activations:\n",
@@ -99,25 +87,16 @@ def _row(builder: dict[str, Any]) -> list[str]:
     tasks, precisions = (_code(builder[key]) for key in ("tasks", "precisions"))
     if of_tasks := builder.get("task_precisions"):
         precisions += f"; of tasks {_code(of_tasks)}"
-    return [f"`{builder['name']}`", builder["summary"], tasks, precisions, PROVEN[builder["name"]]]
+    return [f"`{builder['name']}`", builder["summary"], tasks, precisions]
 
 
-def _architectures(builder: dict[str, Any]) -> Iterator[str]:
-    if not builder["architectures"]:
-        return
-    yield f"**Architectures of `{builder['name']}`:** {_code(builder['architectures'])}."
-    for name, why in builder.get("refused", {}).items():
-        yield f"Not `{name}`: {why}."
-    yield ""
-
-
-def _made(field: str, known: Mapping[str, Format]) -> dict[str, Format]:
+def _made(field: str, known: Mapping[str, NumberFormat]) -> dict[str, NumberFormat]:
     """Those that the builder makes; the table knows others, of checkpoints quantised elsewhere."""
     builder = tomllib.loads((BUILDERS / "tensorrt_llm/builder.toml").read_text(encoding="utf-8"))
     return {name: known[name] for name in builder[field]}
 
 
-def _grid(formats: Mapping[str, Format], compatibility: Compatibility) -> Iterator[str]:
+def _grid(formats: Mapping[str, NumberFormat], compatibility: Compatibility) -> Iterator[str]:
     """Formats against compute capabilities."""
     known = [one for one in compatibility.architectures if one.trtllm]
     head = ["", *(f"{one.compute_capability} {one.name}" for one in known)]
@@ -130,7 +109,7 @@ def _grid(formats: Mapping[str, Format], compatibility: Compatibility) -> Iterat
     )
 
 
-def _support(capability: str, chosen: Format) -> str:
+def _support(capability: str, chosen: NumberFormat) -> str:
     if capability in chosen.listed:
         cuda = chosen.cuda.get(capability)
         return f"yes, CUDA {cuda}" if cuda else "yes"

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import yaml
+from tritonctl.repository.backends import backend_named
+from tritonctl.repository.ensembles import ensemble_for
 
-CHECKOUT = Path(__file__).parents[1]
 # A task's engine is one of these.
 ENGINES = ("openvino_engine", "trtllm_engine")
 _HEAD = """\
@@ -70,7 +68,8 @@ requests are not touched. Texts of any length may travel together: the engine so
 _TENSORS = """\
 ## `tensors`
 
-The graph's own inputs and outputs; no ensemble around it. The batch is their first dimension.
+The graph's own inputs and outputs; no ensemble around it. The batch is their first dimension; one of the batch alone, such as
+a scikit-learn classifier's `label`, is `[batch, 1]` for clients.
 A `pooling` that contradicts the checkpoint's `modules.json` is refused.
 
 | model | in | out |
@@ -87,41 +86,46 @@ A `pooling` that contradicts the checkpoint's `modules.json` is refused.
 
 def page() -> str:
     """The page."""
-    path = CHECKOUT / "ensembles" / "text_generation.yaml"
-    task = yaml.safe_load(path.read_text(encoding="utf-8"))
+    task = _task("text_generation")
     docs = _docs(task)
     plain = [one for one in task["inputs"] if not _is_neutral(one["name"], task)]
     parts = [
         _HEAD,
         _TEXT,
-        *_rows("in", plain, docs),
+        *_rows("in", plain, docs, task),
         _NEUTRAL,
-        *_rows("out", task["outputs"], docs),
+        *_rows("out", task["outputs"], docs, task),
     ]
     return "\n".join([*parts, *_tasks(), _TENSORS])
 
 
 def _tasks() -> Iterator[str]:
     for number, (name, intro) in enumerate(_TASKS.items()):
-        path = CHECKOUT / "ensembles" / f"{name}.yaml"
-        task = yaml.safe_load(path.read_text(encoding="utf-8"))
+        task = _task(name)
         optional = {one["name"] for one in task["inputs"] if one.get("optional")}
         found = _FROM_GRAPH | _docs(task)
         docs = {key: f"optional: {doc}" if key in optional else doc for key, doc in found.items()}
         yield f"## `{name}`\n\n{intro}"
         if not number:
             yield _ITEMS
-        yield from _rows("in", task["inputs"], docs)
-        yield from _rows("out", task["outputs"], docs)
+        yield from _rows("in", task["inputs"], docs, task)
+        yield from _rows("out", task["outputs"], docs, task)
 
 
-def _rows(side: str, tensors: list[dict[str, Any]], docs: dict[str, str]) -> Iterator[str]:
+def _task(name: str) -> dict[str, Any]:
+    ensemble, _ = ensemble_for(name)
+    return ensemble.model_dump()
+
+
+def _rows(
+    side: str, tensors: list[dict[str, Any]], docs: dict[str, str], task: dict[str, Any]
+) -> Iterator[str]:
     yield f"| {side} | type | is |"
     yield "|---|---|---|"
     for one in tensors:
         kind = one["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES")
         shape = ", ".join("n" if size < 0 else str(size) for size in one["dims"])
-        only = f" ({_has(one['name'])} only)" if one.get("only_if_read") else ""
+        only = _only(one["name"], task) if one.get("only_if_read") else ""
         yield f"| `{one['name']}` | {kind} [{shape}] | {docs[one['name']]}{only} |"
     yield ""
 
@@ -132,9 +136,12 @@ def _is_neutral(public: str, task: dict[str, Any]) -> bool:
     return readers == {"tokenizer"} and public not in ("text_input", "messages")
 
 
-def _has(public: str) -> str:
-    owners = [name for name in ENGINES if public in {one["name"] for one in _tensors(name)}]
-    return ", ".join(f"`{name}`" for name in owners)
+def _only(public: str, task: dict[str, Any]) -> str:
+    """Which engines read it, unless all do."""
+    own = {tensor for tensor, edge in task["steps"]["engine"]["inputs"].items() if edge == public}
+    owners = [name for name in ENGINES if own & {one["name"] for one in _tensors(name)}]
+    listing = ", ".join(f"`{name}`" for name in owners)
+    return "" if len(owners) == len(ENGINES) else f" ({listing} only)"
 
 
 def _docs(task: dict[str, Any]) -> dict[str, str]:
@@ -162,9 +169,8 @@ def _told(backends: tuple[str, ...], own: str) -> str:
 
 
 def _tensors(backend: str) -> list[dict[str, Any]]:
-    path = CHECKOUT / "python_backends" / backend / "backend.toml"
-    told = tomllib.loads(path.read_text(encoding="utf-8"))
-    return [*told.get("inputs", ()), *told.get("outputs", ())]
+    declared = backend_named(backend)
+    return [tensor.model_dump() for tensor in (*declared.inputs, *declared.outputs)]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out a load plan: records in a folder, progress lines on standard output.
+"""Carry out a load plan: records in a folder, progress lines on standard output.
 
     python generator.py --plan PLAN.json --output FOLDER [--worker 0 --workers 1]
     python generator.py --driven [--worker 0 --workers 1]     for a process such as Locust
 
 Exit codes: 0 carried out, 2 plan refused, 3 endpoint or model not usable; with 2 and 3 a JSON line
-{"problem", "remedy"} on standard error. README.md has the formats, loadlib/driven.py --driven.
+{"problem", "remedy"} on standard error. Formats: README.md; --driven: loadlib/driven_outlet.py.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadlib.clock import US, Clock
-from loadlib.driven import Driven
-from loadlib.engine import Engine
+from loadlib.driven_outlet import DrivenOutlet
+from loadlib.engine import LoadEngine
 from loadlib.heartbeat import Heartbeat
-from loadlib.json_lines import complain
-from loadlib.plan import Plan, read_plan
+from loadlib.json_lines import print_error
+from loadlib.plan import read_plan
+from loadlib.plan_types import GeneratorPlan
 from loadlib.progress import Meter
 from loadlib.records import Recorder
-from loadlib.refusal import Refusal
-from loadlib.share import FULL, Share
-from loadlib.standalone import Standalone
-from loadlib.transport import transport_of
+from loadlib.refusal import RunRefusedError
+from loadlib.standalone_outlet import StandaloneOutlet
+from loadlib.transport import create_transport
+from loadlib.worker_share import DISK_FULL, WorkerShare
 from loadlib.workload import Workload
 
 _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run; the exit code."""
+    """Run the plan and return the exit code."""
     arguments = _arguments()
     try:
         plan = read_plan(arguments.plan)
         workload = Workload(plan)
         outlet = (
-            Driven()
+            DrivenOutlet()
             if arguments.driven
-            else Standalone(arguments.output, arguments.worker, plan.started_at)
+            else StandaloneOutlet(arguments.output, arguments.worker, plan.started_at)
         )
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_carry_out(plan, workload, outlet, arguments.worker, arguments.workers))
-    except Refusal as refusal:
-        complain(refusal.to_record())
+    except RunRefusedError as refusal:
+        print_error(refusal.to_record())
         return refusal.exit_code
     except KeyboardInterrupt:
-        return _INTERRUPTED  # before anything was sent; later it ends as planned
+        return _INTERRUPTED  # before anything was sent; a later interrupt returns 0
     return 0
 
 
@@ -61,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plan", type=Path, help="the load plan, JSON")
     parser.add_argument("--output", type=Path, help="folder for the records")
-    parser.add_argument("--driven", action="store_true", help="all through the standard pipes")
+    parser.add_argument("--driven", action="store_true", help="use standard input and output only")
     parser.add_argument("--worker", type=int, default=0, help="which of the workers this is")
     parser.add_argument("--workers", type=int, default=1, help="how many share the plan")
     arguments = parser.parse_args()
@@ -74,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed: 10 to 15 % less CPU per request."""
+    """Return uvloop's factory if installed: 10 to 15 % less CPU per request."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     import uvloop
@@ -83,19 +84,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _carry_out(
-    plan: Plan, workload: Workload, outlet: Standalone | Driven, worker: int, workers: int
+    plan: GeneratorPlan,
+    workload: Workload,
+    outlet: StandaloneOutlet | DrivenOutlet,
+    worker: int,
+    workers: int,
 ) -> None:
-    transport = transport_of(plan)
+    transport = create_transport(plan)
     try:
         await transport.prepare(workload.tensors)
-        share = Share.of(workload, worker, workers)
-        # The schedule lives as long as the run: collections need not look at it again.
+        share = WorkerShare.of_worker(workload, worker, workers)
+        # The schedule lives as long as the run: exclude it from collections.
         gc.collect()
         gc.freeze()
-        clock = Clock(await outlet.ready())
-        meter = Meter(worker, share.due if share.planned else None)
+        clock = Clock(await outlet.wait_for_start())
+        meter = Meter(worker, share.due_count if share.planned else None)
         recorder = Recorder(outlet.records, meter, worker=worker, text=plan.kind == "text")
-        engine = Engine(plan, share, transport, recorder, clock)
+        engine = LoadEngine(plan, share, transport, recorder, clock)
         outlet.attach(engine)
         reports = asyncio.ensure_future(_report(outlet, meter, clock))
         try:
@@ -107,9 +112,9 @@ async def _carry_out(
         with contextlib.suppress(asyncio.CancelledError):
             await reports
         if outlet.records.failure:
-            engine.reason = FULL
+            engine.reason = DISK_FULL
         last = meter.last_line(clock.now_us(), engine.reason, engine.unsent)
-        outlet.say(last | {"lost": outlet.records.lost})
+        outlet.write_progress(last | {"lost": outlet.records.lost})
     finally:
         await transport.close()
         await outlet.close()
@@ -117,7 +122,7 @@ async def _carry_out(
 
 @contextlib.contextmanager
 def _heartbeat(meter: Meter, clock: Clock) -> Iterator[None]:
-    """Measures how late this loop wakes."""
+    """Measure how late this loop wakes."""
     heart, loop = Heartbeat(meter, clock), asyncio.get_running_loop()
     loop.add_reader(heart.fd, heart.beat)
     try:
@@ -127,15 +132,15 @@ def _heartbeat(meter: Meter, clock: Clock) -> Iterator[None]:
         heart.close()
 
 
-async def _report(outlet: Standalone | Driven, meter: Meter, clock: Clock) -> None:
-    """Each second: the records so far, and a progress line."""
+async def _report(outlet: StandaloneOutlet | DrivenOutlet, meter: Meter, clock: Clock) -> None:
+    """Flush the records and write a progress line each second."""
     second = 1
     while True:
         await asyncio.sleep(second - clock.now_us() / US)
         second += 1
         outlet.flush()
-        await asyncio.sleep(0)  # requests that are due go between the two
-        outlet.say(meter.line(clock.now_us()))
+        await asyncio.sleep(0)  # let due requests go first
+        outlet.write_progress(meter.line(clock.now_us()))
 
 
 if __name__ == "__main__":

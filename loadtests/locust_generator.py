@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locust with the command line of generator.py, so that `tritonctl loadtest` runs either of them.
+"""Run Locust with the command line of generator.py, so that `tritonctl loadtest` can use either.
 
 python locust_generator.py --plan PLAN.json --output FOLDER [--worker 0 --workers 1]
 """
@@ -15,15 +15,15 @@ LOCUSTFILE = Path(__file__).resolve().with_name("locustfile.py")
 
 
 def main() -> None:
-    """Become that Locust."""
+    """Replace this process with Locust."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plan", required=True, help="the load plan, JSON")
     parser.add_argument("--output", required=True, help="folder for the records")
     parser.add_argument("--worker", type=int, default=0, help="which of the workers this is")
     parser.add_argument("--workers", type=int, default=1, help="how many share the plan")
-    asked = parser.parse_args()
-    arguments = ["-f", str(LOCUSTFILE), "--headless", "--only-summary", "--plan", asked.plan]
-    arguments += ["--output", asked.output, "--share", f"{asked.worker}/{asked.workers}"]
+    options = parser.parse_args()
+    arguments = ["-f", str(LOCUSTFILE), "--headless", "--only-summary", "--plan", options.plan]
+    arguments += ["--output", options.output, "--share", f"{options.worker}/{options.workers}"]
     os.execv(sys.executable, [sys.executable, "-m", "locust", *arguments])  # noqa: S606
 
 

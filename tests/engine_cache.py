@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.artefacts.manifest import read_manifest, write_manifest
-from tritonctl.engines.build import engine as building
-from tritonctl.engines.build.fingerprint import settings_of, sha256
-from tritonctl.engines.build.parallel import build_engines
-from tritonctl.engines.build.runners import builder_recipe
-from tritonctl.engines.build.stages import StageBuild, plan_stages
+from tritonctl.engines.builds import engine as building
+from tritonctl.engines.builds.fingerprint import settings_of
+from tritonctl.engines.builds.parallel import build_engines
+from tritonctl.engines.builds.plan import plan_builds
+from tritonctl.engines.builds.runners import builder_recipe
+from tritonctl.engines.builds.stages import StageBuild, plan_stages
 from tritonctl.errors import TritonctlError
 from tritonctl.host import environments, process
-from tritonctl.host.files import cache_folder, exclusive, if_free, write_atomically
-from tritonctl.host.progress import Silent, Unordered
+from tritonctl.host.files import cache_folder, exclusive, sha256, try_exclusive, write_atomically
+from tritonctl.host.progress import SharedProgressBoard, Silent
 from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
 
@@ -71,9 +72,10 @@ def build_cached(project: Project, *names: str) -> None:
 
 def _build(project: Project, planned: Mapping[str, list[StageBuild]]) -> None:
     """Two at a time: each build waits for imports most of its time. An error brings its log."""
-    board = Unordered(Silent())
+    board = SharedProgressBoard(Silent())
     try:
-        for _ in build_engines(project, list(planned), Silent(), board, jobs=2):
+        plans = plan_builds(project, list(planned), Silent())
+        for _ in build_engines(list(plans.values()), Silent(), board, jobs=2):
             pass
     except TritonctlError as error:
         for log in {build.failed_log for builds in planned.values() for build in builds}:
@@ -219,7 +221,7 @@ def _copy_stages(builds: list[StageBuild], folder: Path) -> None:
 
 def _restored(builds: list[StageBuild]) -> bool:
     """Whether every stage's artefact is where the project expects it."""
-    if builds[-1].published:
+    if builds[-1].is_published:
         return True
     scratch = builds[-1].state / "staging" / f"restored-{uuid.uuid4().hex}"
     if not _copied(_artefact_key(builds), scratch):
@@ -267,6 +269,6 @@ def _entries() -> Iterator[tuple[float, int, Path]]:
 
 def _remove(entry: Path) -> None:
     """Of a staging folder that a killed process left, nobody holds the lock."""
-    with if_free(_lock(entry.name.partition(".")[0])) as free:
+    with try_exclusive(_lock(entry.name.partition(".")[0])) as free:
         if free:
             shutil.rmtree(entry, ignore_errors=True)

@@ -15,33 +15,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tritonctl.host.environments import ensure, site_packages
-from tritonctl.host.progress import Silent
-from tritonctl.project.schema import Project
-from tritonctl.server.embedded.gateway import ENVOY
-from tritonctl.server.gateway.certificates import certificate_files
-from tritonctl.server.gateway.files import configuration_text
-from tritonctl.server.gateway.placement import (
-    Placement,
-    Renewed,
-    TwoGroups,
-    Upstream,
+from tritonctl.gateway.certificates import certificate_files
+from tritonctl.gateway.files import configuration_text
+from tritonctl.gateway.placement import (
+    EnvoyUpstream,
+    GatewayPlacement,
+    RenewedCertificates,
+    SlotGroups,
     gateway_of,
     secret_files,
 )
-from tritonctl.server.ports import held_ports
-from tritonctl.server.state import Server
+from tritonctl.host.environments import ensure_environment, site_packages
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.runtimes.embedded.gateway import envoy_recipe
+from tritonctl.runtimes.ports import reserved_ports
+from tritonctl.runtimes.server_state import Server
 
 PATIENCE_SECONDS = 60.0
 _MODEL = {"checkpoint": "unused", "engine": {"builder": "unused", "precision": "fp32"}}
 
 
 def on_this_host(
-    project: Project, upstreams: Sequence[Upstream], frontend: tuple[str, int] | None = None
-) -> Placement:
+    project: Project, upstreams: Sequence[EnvoyUpstream], frontend: tuple[str, int] | None = None
+) -> GatewayPlacement:
     """A process beside the servers; the metrics always on loopback."""
     gateway = gateway_of(project)
-    return Placement(
+    return GatewayPlacement(
         upstreams=tuple(upstreams),
         address=gateway.address,
         port=gateway.port,
@@ -55,7 +55,7 @@ def on_this_host(
 @cache
 def binary() -> Path:
     """The program itself."""
-    return site_packages(ensure(ENVOY, Silent())) / "envoy" / "_bin" / "envoy"
+    return site_packages(ensure_environment(envoy_recipe(), Silent())) / "envoy" / "_bin" / "envoy"
 
 
 def project_with(gateway: Mapping[str, Any], root: Path, server: Any = None) -> Project:
@@ -64,9 +64,9 @@ def project_with(gateway: Mapping[str, Any], root: Path, server: Any = None) -> 
     return Project.at(root, data | ({"server": server} if server else {}))
 
 
-def upstream_of(state: Server) -> Upstream:
+def upstream_of(state: Server) -> EnvoyUpstream:
     """A running embedded server."""
-    return Upstream(state.address, state.grpc_port, state.http_port)
+    return EnvoyUpstream(state.address, state.grpc_port, state.http_port)
 
 
 def validate(file: Path) -> subprocess.CompletedProcess[str]:
@@ -88,18 +88,18 @@ class Envoy:
     def __init__(
         self,
         root: Path,
-        upstreams: Sequence[Upstream],
+        upstreams: Sequence[EnvoyUpstream],
         gateway: Mapping[str, Any] | None = None,
         *,
         server: Any = None,
         concurrency: int = 1,
         launcher: Sequence[str | Path] = (),
         frontend: tuple[str, int] | None = None,
-        slots: TwoGroups | None = None,
-        renewed: Renewed | None = None,
+        slots: SlotGroups | None = None,
+        renewed: RenewedCertificates | None = None,
     ) -> None:
         self._held = ExitStack()  # the ports, for as long as it may be started again
-        wanted = held_ports("127.0.0.1", {"port": 0, "admin_port": 0})
+        wanted = reserved_ports("127.0.0.1", {"port": 0, "admin_port": 0})
         self.port, self.admin_port = self._held.enter_context(wanted)
         ports = {"port": self.port, "admin_port": self.admin_port}
         project = project_with({**(gateway or {}), **ports}, root, server)
@@ -138,7 +138,10 @@ class Envoy:
         command: list[str | Path] = [*self._launcher, binary(), "-c", self.file]
         command += ["--disable-hot-restart", "--log-level", "warning", *self._options]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            # Its sockets lie in its working directory, as those of the supervised one.
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.file.parent
+            )
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self._answers():
             said = self.log.read_text(encoding="utf-8")[-3000:]

@@ -12,16 +12,16 @@ import uvicorn
 
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
-from tritonctl.frontend.serve import configured
-from tritonctl.frontend.upstream import Connect
+from tritonctl.frontend.serve import uvicorn_config
+from tritonctl.frontend.upstream import ClientFactory
 
 _PATIENCE_SECONDS = 60.0
 
 
 @contextmanager
-def serving(config: FrontendConfig, connect: Connect | None = None) -> Iterator[int]:
+def serving(config: FrontendConfig, connect: ClientFactory | None = None) -> Iterator[int]:
     """Its port, of those that are free."""
-    server = uvicorn.Server(configured(config, build_app(config, connect=connect)))
+    server = uvicorn.Server(uvicorn_config(config, build_app(config, connect=connect)))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + _PATIENCE_SECONDS

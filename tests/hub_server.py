@@ -61,6 +61,9 @@ class Hub:
     go_on: threading.Event = field(default_factory=threading.Event)
     corrupt: bool = False
     status: int | None = None
+    # What a hostile hub sends: another commit in the model's info, other headers of its files.
+    sha: str | None = None
+    file_headers: dict[str, str] = field(default_factory=dict)
     url: str = ""
 
     def put(self, name: str, commit: str, files: dict[str, bytes], **fields: Any) -> Repo:
@@ -149,7 +152,7 @@ class _Handler(Answering):
             "_id": "0" * 24,
             "id": name,
             "modelId": name,
-            "sha": commit,
+            "sha": commit if self.hub.sha is None else self.hub.sha,
             "private": repo.private,
             "gated": "manual" if repo.gated else False,
             "disabled": False,
@@ -174,11 +177,11 @@ class _Handler(Answering):
         if file.endswith(_LARGE):
             digest = hashlib.sha256(content).hexdigest()
             headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"'}
-            location = f"{self.hub.url}/store/{name}/{commit}/{file}"
-            self.send(302, b"", headers | {"Location": location})
+            headers["Location"] = f"{self.hub.url}/store/{name}/{commit}/{file}"
+            self.send(302, b"", headers | self.hub.file_headers)
             return
         digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
-        self.send(200, content, headers | {"ETag": f'"{digest}"'})
+        self.send(200, content, headers | {"ETag": f'"{digest}"'} | self.hub.file_headers)
 
     def _content(self, content: bytes) -> None:
         begin = 0

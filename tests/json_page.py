@@ -1,98 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/json-output.md: the example of each verb, and how what a verb prints differs."""
+"""What a verb prints with `--json`, compared with the types of `tritonctl.cli.documents`."""
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
+from pydantic import BaseModel
+
+from tritonctl.cli.console.document_name import document_name
+from tritonctl.cli.documents.table import DOCUMENTS, STORED_FILES, STORED_NAMES, DocumentForm
 from tritonctl.errors import UsageError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "json-output.md"
-MORE = "…"  # what the page leaves out
-SECTIONS = dict(
-    re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-)
-EXAMPLES: dict[str, list[Any]] = {
-    verb: [json.loads(each) for each in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
-    for verb, text in SECTIONS.items()
-}
 ERROR = set(UsageError("", remedy="").as_record())
-# Objects whose fields are named by the project: models, metrics, settings. All are of one kind.
-NAMED = {
-    *("$defs", "artefacts", "changes", "classes", "durations_seconds", "engine", "failures"),
-    *(
-        "inputs",
-        "knobs",
-        "metrics",
-        "models",
-        "outputs",
-        "p99_ms",
-        "properties",
-        "releases",
-        "refused",
-        "served",
-    ),
-    "settings",
-}
-# A builder's own, or a part of a project file.
-FREE = {"evaluation", "histogram", "overlay", "request", "result"}
 
 
 def as_documented(verb: str, printed: str, number: int = 0) -> Any:
-    """What a verb printed under `--json`, after it was compared with that example of the page."""
-    record = json.loads(printed)
-    shown = EXAMPLES[verb][number]
-    if (set(shown) >= ERROR) != (set(record) >= ERROR):  # one of the two tells of an error, too
-        left, right = ({k: v for k, v in one.items() if k not in ERROR} for one in (shown, record))
-    else:
-        left, right = shown, record
-    place = ".outputs" if verb == "infer" else ""  # the whole object has names of the model's
-    assert differences(left, right, place) == [], f"{verb}: {printed[:2000]}"
+    """Return the record that a verb printed, without its `schema`, once it is of that form.
+
+    number: of the verb's forms. Next to the results of a failed command its error may stand.
+    """
+    record: dict[str, Any] = json.loads(printed)
+    if verb in STORED_FILES:
+        assert record.get("schema") == STORED_NAMES.get(verb, record.get("schema"))
+        return record
+    document = DOCUMENTS[verb][number]
+    content = dict(record)
+    if verb in STORED_NAMES:
+        assert content.pop("schema") == STORED_NAMES[verb]
+    elif document.has_schema:
+        assert content.pop("schema") == record.pop("schema") == document_name(verb)
+    if content.keys() >= ERROR and "error" not in fields_of(document):
+        content = {name: value for name, value in content.items() if name not in ERROR}
+    assert list(differences(document, content)) == [], f"{verb}: {printed[:2000]}"
     return record
 
 
-def differences(shown: Any, printed: Any, where: str = "") -> list[str]:
-    """Where an example has other fields, or values of another type; null and `…` may be any."""
-    if MORE in (shown, printed) or None in (shown, printed):
-        return []
-    if kind(shown) != kind(printed):
-        return [f"{where}: {kind(shown)} in the example, {kind(printed)} printed"]
-    if isinstance(shown, dict):
-        return _of_objects(shown, printed, where)
-    if isinstance(shown, list) and shown and printed:
-        return differences(shown[0], printed[0], f"{where}[]")
-    return []
+def fields_of(document: DocumentForm) -> dict[str, Any]:
+    """The types of a document's fields by name."""
+    return {
+        name: hint
+        for part in document.parts
+        for name, hint in get_type_hints(part, include_extras=True).items()
+        if not name.startswith("model_")  # pydantic's own
+        or not issubclass(part, BaseModel)
+    }
 
 
-def kind(value: Any) -> str:
-    """A type of JSON."""
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    return "list" if isinstance(value, list) else "object"
+def differences(document: DocumentForm, record: Mapping[str, Any]) -> Iterator[str]:
+    """Where a record has other fields than its form, or values of another type."""
+    yield from _of_fields(fields_of(document), record, "")
 
 
-def _of_objects(shown: dict[str, Any], printed: dict[str, Any], where: str) -> list[str]:
-    name = where.rpartition(".")[2]
-    if name in FREE:
-        return []
-    if name in NAMED:
-        known = [key for key in shown if key != MORE]
-        same = next((key for key in known if key in printed), None)
-        pairs = [(shown[same], printed[same])] if same else []
-        if not pairs and known and printed:
-            pairs = [(shown[known[0]], next(iter(printed.values())))]
-        return [found for pair in pairs for found in differences(*pair, f"{where}.NAME")]
-    missing = set(shown) - set(printed) - {MORE}
-    extra = set() if MORE in shown else set(printed) - set(shown)
-    wrong = [f"{where}.{key} is not printed" for key in sorted(missing)]
-    wrong += [f"{where}.{key} is not in the example" for key in sorted(extra)]
-    for key in shown.keys() & printed.keys():
-        wrong += differences(shown[key], printed[key], f"{where}.{key}")
-    return wrong
+def _of_fields(fields: Mapping[str, Any], record: Any, place: str) -> Iterator[str]:
+    if not isinstance(record, Mapping):
+        yield f"{place}: an object, got {record!r}"
+        return
+    required = {name for name, hint in fields.items() if get_origin(hint) is not NotRequired}
+    yield from (f"{place}.{name} is missing" for name in sorted(required - set(record)))
+    yield from (f"{place}.{name} is not documented" for name in sorted(set(record) - set(fields)))
+    for name, hint in fields.items():
+        if name in record:
+            yield from _of_value(hint, record[name], f"{place}.{name}")
+
+
+def _of_value(hint: Any, value: Any, place: str) -> Iterator[str]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any or hint is object:
+        return
+    if origin is NotRequired or _is_annotated(hint):
+        yield from _of_value(arguments[0], value, place)
+    elif origin in (Union, UnionType):
+        found = [list(_of_value(each, value, place)) for each in arguments]
+        if [] not in found:
+            yield min(found, key=len)[0]
+    elif _is_record(hint):
+        yield from _of_fields(fields_of(DocumentForm((hint,))), value, place)
+    elif origin in (list, tuple, Sequence):
+        if not isinstance(value, list):
+            yield f"{place}: a list, got {value!r}"
+            return
+        for each in value:
+            yield from _of_value(arguments[0], each, f"{place}[]")
+    elif origin in (dict, Mapping):
+        if not isinstance(value, dict):
+            yield f"{place}: an object, got {value!r}"
+            return
+        for each in value.values():
+            yield from _of_value(arguments[1], each, f"{place}.NAME")
+    elif not _is_plain(hint, value):
+        yield f"{place}: {hint}, got {value!r}"
+
+
+def _is_annotated(hint: Any) -> bool:
+    return hasattr(hint, "__metadata__")
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and (
+        is_dataclass(hint) or hasattr(hint, "__total__") or issubclass(hint, BaseModel)
+    )
+
+
+def _is_plain(hint: Any, value: Any) -> bool:
+    """Whether a value without parts is of a type as JSON has it."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is NoneType:
+        return value is None
+    if hint is bool or isinstance(value, bool):
+        return hint is bool and isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, int | float)
+    if isinstance(hint, type) and issubclass(hint, Enum | Path):
+        return isinstance(value, str)
+    return isinstance(value, hint)

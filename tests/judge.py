@@ -24,7 +24,7 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.examples.files import Example
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.server.embedded.installation import install
+from tritonctl.runtimes.embedded.installation import install_server
 
 PATIENCE = 60.0
 AT_ONCE = 4
@@ -76,7 +76,7 @@ class Judge:
         self._repository = folder / "models"
         self._kept = kept or {}
         self._options = options
-        self._installation = install([backend_named("tokenizer")], Silent())
+        self._installation = install_server([backend_named("tokenizer")], Silent())
         self._start()
 
     def _start(self) -> None:

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tritonctl.frontend.budgets.ledger import Claim, Ledger
-from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.budgets.ledger import TokenClaim, TokenLedger
+from tritonctl.frontend.budgets.tenant import TenantLimits
 
 MINUTE, SLOT = 60.0, 1.0
 T = TypeVar("T")
-ALICE = Tenant("alice", requests_per_minute=12, tokens_per_minute=1000, concurrency=5)
-BOB = Tenant("bob", tokens_per_minute=300)
-CAROL = Tenant("carol", requests_per_minute=3, concurrency=2)
+ALICE = TenantLimits("alice", requests_per_minute=12, tokens_per_minute=1000, concurrency=5)
+BOB = TenantLimits("bob", tokens_per_minute=300)
+CAROL = TenantLimits("carol", requests_per_minute=3, concurrency=2)
 TENANTS = (ALICE, BOB, CAROL)
 
 
@@ -31,7 +31,7 @@ TENANTS = (ALICE, BOB, CAROL)
 class Request:
     """A request under way. `made`: tokens; `told`: those that the ledger knows."""
 
-    claim: Claim
+    claim: TokenClaim
     covered_until: float
     made: int = 0
     told: int = 0
@@ -66,7 +66,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.ledger = self.made_ledger()
 
-    def made_ledger(self) -> Ledger:
+    def made_ledger(self) -> TokenLedger:
         """An empty one, whose time is self.now."""
         raise NotImplementedError
 
@@ -87,19 +87,19 @@ class LedgerMachine(RuleBasedStateMachine):
             for tenant in TENANTS:
                 for _ in range(min(tenant.requests_per_minute or 1, tenant.concurrency or 1)):
                     claim = self.claim(tenant, 0)
-                    assert self.wait(self.ledger.reserve(claim)).over is None
+                    assert self.wait(self.ledger.reserve(claim)).exceeded is None
                 whole = self.claim(BOB, 300) if tenant is BOB else None
                 if whole is not None:
                     standing = self.wait(self.ledger.reserve(whole))
-                    assert (standing.over, standing.used, standing.held) == (None, 0, 300)
+                    assert (standing.exceeded, standing.used, standing.held) == (None, 0, 300)
         finally:
             self.wait(self.ledger.aclose())
             self.loop.close()
 
-    def claim(self, tenant: Tenant, tokens: int) -> Claim:
+    def claim(self, tenant: TenantLimits, tokens: int) -> TokenClaim:
         """A new one."""
         self.grants += 1
-        return Claim(tenant, f"{id(self)}-{self.grants}", tokens)
+        return TokenClaim(tenant, f"{id(self)}-{self.grants}", tokens)
 
     @rule(seconds=st.one_of(st.floats(0, 3), st.sampled_from([0.999, 1.0, 29.0, 59.0, 60.0, 61.0])))
     def advance(self, seconds: float) -> None:
@@ -107,11 +107,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.now += round(seconds, 3)
 
     @rule(target=requests, tenant=st.sampled_from(TENANTS), tokens=st.integers(0, 400))
-    def reserve(self, tenant: Tenant, tokens: int) -> Request:
+    def reserve(self, tenant: TenantLimits, tokens: int) -> Request:
         """Admitted within the limits; refused only where something is in the way."""
         claim = self.claim(tenant, tokens)
         standing = self.wait(self.ledger.reserve(claim))
-        again = self.wait(self.ledger.reserve(claim)) if standing.over is None else standing
+        again = self.wait(self.ledger.reserve(claim)) if standing.exceeded is None else standing
         assert (again.used, again.held, again.requests) == (
             standing.used,
             standing.held,
@@ -119,17 +119,17 @@ class LedgerMachine(RuleBasedStateMachine):
         )
         log, most = self.logs[tenant.name], tenant.tokens_per_minute
         request = Request(claim, self.now + self.lease)
-        if standing.over is None:
+        if standing.exceeded is None:
             log.admitted.append(self.now)
             self.open.append(request)
-        elif standing.over == "size":
+        elif standing.exceeded == "size":
             assert most is not None
             assert tokens > most
-        elif standing.over == "tokens":
+        elif standing.exceeded == "tokens":
             assert most is not None
             assert self.at_most(tenant) + tokens > most
             assert standing.retry_after > 0
-        elif standing.over == "requests":
+        elif standing.exceeded == "requests":
             recent = [when for when in log.admitted if when > self.now - MINUTE - SLOT]
             assert len(recent) >= (tenant.requests_per_minute or 0)
         else:
@@ -138,7 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert len(mine) + len(dead) >= (tenant.concurrency or 0)
         return request
 
-    def at_most(self, tenant: Tenant) -> int:
+    def at_most(self, tenant: TenantLimits) -> int:
         """Tokens that may be in a new request's way: what is held, and the last 61 seconds."""
         log, since = self.logs[tenant.name], self.now - MINUTE - SLOT
         held = sum(one.claim.reserved - one.told for one in self.open if one.claim.tenant is tenant)

@@ -77,6 +77,39 @@ def negated() -> Any:
     return _copy(["batch", 3], ["batch", 3], TensorProto.FLOAT, "Neg")
 
 
+def classifier() -> Any:
+    """As skl2onnx writes a classifier, with a weight for each row: three tensors [batch]."""
+    attributes = {
+        "coefficients": np.random.default_rng(7).standard_normal(12).tolist(),
+        "intercepts": [0.1, -0.2, 0.0],
+        "classlabels_strings": ["spam", "ham", "éggs"],
+        "multi_class": 1,
+        "post_transform": "NONE",
+    }
+    model = _model(
+        [
+            helper.make_node(
+                "LinearClassifier", ["x"], ["label", "raw"], domain="ai.onnx.ml", **attributes
+            ),
+            helper.make_node("Softmax", ["raw"], ["probabilities"], axis=1),
+            helper.make_node("ReduceMax", ["probabilities", "axis"], ["best"], keepdims=0),
+            helper.make_node("Mul", ["best", "weight"], ["score"]),
+        ],
+        [
+            _input("x", TensorProto.FLOAT, ["batch", 4]),
+            _input("weight", TensorProto.FLOAT, ["batch"]),
+        ],
+        [
+            _input("label", TensorProto.STRING, ["batch"]),
+            _input("probabilities", TensorProto.FLOAT, ["batch", 3]),
+            _input("score", TensorProto.FLOAT, ["batch"]),
+        ],
+        axis=np.array([1], dtype=np.int64),
+    )
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
+
+
 def newer_opset() -> Any:
     """An operator set that no runtime reads yet."""
     model = plain()
@@ -142,6 +175,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
         mixed,
         plain,
         negated,
+        classifier,
         newer_opset,
         unknown_rank,
         complex_numbers,

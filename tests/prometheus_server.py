@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tritonctl.server.ports import held_ports
+from tritonctl.runtimes.ports import reserved_ports
 
 PATIENCE_SECONDS = 60.0
 CONFIGURATION = "prometheus/prometheus.yml"
@@ -81,7 +81,7 @@ def prometheus(folder: Path, files: Mapping[str, str], seconds: int = 1) -> Iter
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     _hasten(folder / CONFIGURATION, seconds)
-    with held_ports("127.0.0.1", {"port": 0}) as (port,):
+    with reserved_ports("127.0.0.1", {"port": 0}) as (port,):
         yield from _serving(folder, f"127.0.0.1:{port}")
 
 

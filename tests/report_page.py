@@ -100,7 +100,7 @@ class Reader(HTMLParser):
         return rows
 
 
-def trace(figure: Figure, name: str) -> dict[str, Any]:
-    """The one trace of that name."""
-    [found] = [trace for trace in figure["data"] if trace["name"] == name]
+def series_of(figure: Figure, name: str, row: int = 0) -> dict[str, Any]:
+    """The one series of that name in a row."""
+    [found] = [s for s in figure["series"] if s["name"] == name and s.get("row", 0) == row]
     return dict(found)

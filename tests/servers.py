@@ -28,11 +28,11 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.publish import render
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server, start, stop
-from tritonctl.server.presence import alive
-from tritonctl.server.state import ContainerServer, EmbeddedServer, Server, ServerFiles
-from tritonctl.server.supervisor import clean_up
+from tritonctl.runtimes.discovery import is_running
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server, start, stop
+from tritonctl.runtimes.server_state import ContainerServer, EmbeddedServer, Server, ServerFiles
+from tritonctl.supervision.supervisor import kill_and_remove_shm
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PATIENCE_SECONDS = 120.0
@@ -170,10 +170,10 @@ class ServerHandle(Generic[AServer]):
 
     def answers(self) -> bool:
         """Whether it runs, has all its models, and generates a token."""
-        if self.spent or not self._states or not alive(self.state):
+        if self.spent or not self._states or not is_running(self.state):
             return False
         try:
-            return health(self.state).ready and self._generates()
+            return check_health(self.state).ready and self._generates()
         except TritonctlError:
             return False
 
@@ -240,7 +240,7 @@ class Handle(ServerHandle[EmbeddedServer]):
         """By force: nobody waits for what a failed test has left under way."""
         self._find()
         if self._states:
-            clean_up(self.state.shm_prefix)
+            kill_and_remove_shm(self.state.shm_prefix)
         stop(self.project, Silent())
 
     def kill(self) -> None:
@@ -264,7 +264,7 @@ class Handle(ServerHandle[EmbeddedServer]):
 
     def wait_until_gone(self) -> None:
         """Until its supervisor has tidied up."""
-        wait_until(lambda: not alive(self.state), "the supervisor notices")
+        wait_until(lambda: not is_running(self.state), "the supervisor notices")
 
     def processes(self) -> list[int]:
         """tritonserver and its stubs."""

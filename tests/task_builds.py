@@ -52,7 +52,7 @@ def built(one: dict[str, Any], folder: Path) -> dict[str, Any]:
     try:
         return {"status": "ok", **build.build(file, progress)}
     except Exception as error:
-        problem = program.failure(error, progress.running)
+        problem = program.to_build_error(error, progress.current)
         return {"status": "failed", "problem": problem.problem, "remedy": problem.remedy}
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, processors
 
 from tests import sample_tokenizers
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project

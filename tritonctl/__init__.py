@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tritonctl: from a model checkpoint to a fast, correct, operable NVIDIA Triton service.
 
-`__all__` is the public API; docs/reference/python-client.md shows every name of it in use. A
-name is loaded when it is first used: `import tritonctl` needs the standard library only, which is
-all that there is in a server's image, where this file is copied to.
+`__all__` is the public API; docs/reference/python-client.md shows every name in use. Names are
+loaded on first use: `import tritonctl` only needs the standard library, because this file is also
+copied to server images without other packages.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from tritonctl.host.version import __version__
 
 if TYPE_CHECKING:
     from tritonctl.checks.checker import check_repository
-    from tritonctl.engines.build.engine import build_engine
+    from tritonctl.engines.builds.engine import build_engine
     from tritonctl.errors import (
         BuildFailedError,
         ConfigurationError,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from tritonctl.host.progress import Silent
+    from tritonctl.monitoring.files import observability_files
     from tritonctl.project.file import load_profiles, load_project
     from tritonctl.project.schema import Project
     from tritonctl.protocol.api_key import ApiKey
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
         TokenClassification,
     )
     from tritonctl.repository.publish import render
-    from tritonctl.server.lifecycle import running_server, start, stop
-    from tritonctl.server.observe.files import observability_files
+    from tritonctl.runtimes.lifecycle import running_server, start, stop
 
 __all__ = [
     "ApiKey",
@@ -84,10 +84,10 @@ __all__ = [
     "stop",
 ]
 
-# The same as above, for Python.
+# The same names at run time.
 _NAMES = {
     "tritonctl.checks.checker": ("check_repository",),
-    "tritonctl.engines.build.engine": ("build_engine",),
+    "tritonctl.engines.builds.engine": ("build_engine",),
     "tritonctl.errors": (
         "BuildFailedError",
         "ConfigurationError",
@@ -116,15 +116,15 @@ _NAMES = {
         "TokenClassification",
     ),
     "tritonctl.repository.publish": ("render",),
-    "tritonctl.server.lifecycle": ("running_server", "start", "stop"),
-    "tritonctl.server.observe.files": ("observability_files",),
+    "tritonctl.runtimes.lifecycle": ("running_server", "start", "stop"),
+    "tritonctl.monitoring.files": ("observability_files",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-if not TYPE_CHECKING:  # for mypy every name would exist otherwise
+if not TYPE_CHECKING:  # otherwise mypy would accept any name
 
     def __getattr__(name: str) -> object:
-        """The public name, from its module."""
+        """Import a public name from its module."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)

@@ -9,12 +9,12 @@ from tritonctl.errors import EXIT_INTERRUPTED
 
 
 def main() -> None:
-    """Run the command line; the exit code tells the kind of failure (see `tritonctl.errors`)."""
+    """Run the command line; `tritonctl.errors` lists the exit codes."""
     try:
         from tritonctl.cli import application
 
         command = application(sys.argv[1:])
-    except KeyboardInterrupt:  # while Python still reads modules there is nothing to tidy up
+    except KeyboardInterrupt:  # during imports there is nothing to clean up
         sys.exit(EXIT_INTERRUPTED)
     try:
         command()
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End now: a gRPC channel that an interruption broke may never let Python end."""
+    """Exit at once: an interrupted gRPC channel may block Python's normal exit."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

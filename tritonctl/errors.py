@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error a user can meet, with its exit code; and what a misspelt name was meant to be.
+"""Every user-visible error with its exit code, and suggestions for misspelt names.
 
     TritonctlError                     base class, never raised itself
     ├── UnexpectedError            1   a bug of tritonctl; its log file is named
     ├── UsageError                 2   the command line asks for something impossible
     │   └── RequestRejectedError   2   the server refused this one request as invalid
-    │       └── ItemsRejectedError 2   some of the items that were asked about
+    │       ├── ItemsRejectedError 2   some items of a request with several items
+    │       └── ModelFailedError   7   the model failed on it: an exception, an error of its own
     ├── ConfigurationError         3   tritonctl.yaml or another input file is wrong
     ├── HostError                  4   this machine lacks something: a tool, disk space, a free port
-    │   └── CommandFailedError     4   a program we ran ended with a non-zero status
+    │   └── CommandFailedError     4   a program we ran exited with a non-zero status
     ├── BuildFailedError           5   a builder refused or failed
     ├── RepositoryError            6   the model repository cannot be rendered or is invalid
     ├── ServerError                7   Triton did not start, is not ready or went away
     │   ├── ServerBusyError        7   too many requests wait, or this one waited too long
     │   ├── StepGoneError          7   a composing model's process has died, or is stopping
-    │   └── SettingsRefusedError   7   Triton does not load a model with these settings
-    ├── SloMissedError             8   a load test broke the SLO, or could not measure it
-    │   └── RolledBackError        8   a release was worse than the one before, and is taken back
+    │   └── SettingsRefusedError   7   Triton cannot load a model with these settings
+    ├── SloMissedError             8   a load test broke the SLO
+    │   └── RolledBackError        8   a release was worse than the previous one and is rolled back
+    ├── InvalidMeasurementError    9   a load test or a session gave no valid measurement
     └── InterruptionError        130   Ctrl-C, SIGTERM or a closed terminal ended the command
 
 0 is success.
@@ -27,16 +29,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 EXIT_INTERRUPTED = 130
-_MOST_COMPARED, _END = 500, 3
-_LISTED = 10  # items of many that failed
+_MAX_COMPARED, _AFFIX = 500, 3
+_MAX_LISTED = 10  # items of many that failed
 
 
 class TritonctlError(Exception):
-    """A failure, and what to do about it.
+    """A failure and its remedy.
 
-    `problem` says what failed and on which thing, `remedy` holds the next thing to do (best: a
-    command to type), `details` is optional longer evidence such as the tail of a log. `outcome` is
-    what a command found before it failed, such as the figures of a load test that missed its SLO.
+    `problem` names the failure and its object, `remedy` the next action (ideally a command),
+    `details` optional evidence such as the tail of a log. `outcome` are results of the command
+    before the failure, such as the figures of a load test that missed its SLO.
     """
 
     exit_code = 1
@@ -49,7 +51,7 @@ class TritonctlError(Exception):
         self.outcome: Mapping[str, object] = {}
 
     def as_record(self) -> dict[str, object]:
-        """The error as plain data, for `--json`, together with the outcome."""
+        """Return the error and the outcome as plain data for `--json`."""
         return {
             **self.outcome,
             "error": type(self).__name__,
@@ -65,33 +67,38 @@ class UnexpectedError(TritonctlError):
 
 
 class UsageError(TritonctlError):
-    """The command line asks for something that cannot be done."""
+    """The command line requests something impossible."""
 
     exit_code = 2
 
 
 class RequestRejectedError(UsageError):
-    """Triton answered this request with an error; the server itself is fine.
+    """Triton answered this request with an error; the server itself works."""
 
-    is_argument: a model says so itself (gRPC's INVALID_ARGUMENT), so the message is for the client.
-    """
-
+    # The model reports gRPC's INVALID_ARGUMENT, so the message is meant for the client.
     is_argument = False
 
 
-class ItemsRejectedError(RequestRejectedError):
-    """Some of many items have no answer.
+class ModelFailedError(RequestRejectedError):
+    """Triton works and has answered, but the model failed on this request."""
 
-    `errors`: why, by the item's index. `results`: in the items' order, None for those.
+    exit_code = 7
+
+
+class ItemsRejectedError(RequestRejectedError):
+    """Some of several items have no answer.
+
+    `errors` has the errors by item index, `results` the results in item order, None for failed
+    items.
     """
 
     def __init__(self, errors: Mapping[int, TritonctlError], results: Sequence[object]) -> None:
         index, first = next(iter(errors.items()))
-        others = ", ".join(map(str, list(errors)[1 : 1 + _LISTED]))
-        more = "" if len(errors) <= 1 + _LISTED else " and others"
+        further_items = ", ".join(map(str, list(errors)[1 : 1 + _MAX_LISTED]))
+        more = "" if len(errors) <= 1 + _MAX_LISTED else " and others"
         super().__init__(
             f"item {index} of {len(results)}: {first.problem}"
-            + (f"; {len(errors) - 1} more: {others}{more}" if others else ""),
+            + (f"; {len(errors) - 1} more: {further_items}{more}" if further_items else ""),
             remedy=first.remedy,
         )
         self.errors = errors
@@ -99,19 +106,19 @@ class ItemsRejectedError(RequestRejectedError):
 
 
 class ConfigurationError(TritonctlError):
-    """`tritonctl.yaml`, an ensemble or a manifest says something impossible."""
+    """`tritonctl.yaml`, an ensemble or a manifest is invalid."""
 
     exit_code = 3
 
 
 class HostError(TritonctlError):
-    """The machine lacks what is needed: a program, a library, space, a permission."""
+    """The machine lacks a program, a library, space or a permission."""
 
     exit_code = 4
 
 
 class CommandFailedError(HostError):
-    """A program ended with a non-zero status; `details` holds the end of what it printed."""
+    """A program exited with a non-zero status; `details` holds the end of its output."""
 
     def __init__(self, problem: str, *, remedy: str, details: str, returncode: int) -> None:
         super().__init__(problem, remedy=remedy, details=details)
@@ -125,7 +132,7 @@ class BuildFailedError(TritonctlError):
 
 
 class RepositoryError(TritonctlError):
-    """The model repository cannot be rendered, or what is in it is invalid."""
+    """The model repository cannot be rendered, or its content is invalid."""
 
     exit_code = 6
 
@@ -137,28 +144,34 @@ class ServerError(TritonctlError):
 
 
 class StepGoneError(ServerError):
-    """The process of a model, or of an ensemble's step, has died or is stopping with its server.
+    """The process of a model or of an ensemble's step has died or is stopping with its server.
 
     The server itself still answers; another server may continue the request.
     """
 
 
 class ServerBusyError(ServerError):
-    """UNAVAILABLE: the queue in front of the engine is full, or the request's time in it is up."""
+    """UNAVAILABLE: the queue in front of the engine is full, or the request timed out in it."""
 
 
 class SettingsRefusedError(ServerError):
-    """Triton does not load a model with these settings; what was loaded before still is."""
+    """Triton cannot load a model with these settings; the previous version stays loaded."""
 
 
 class SloMissedError(TritonctlError):
-    """A load test missed the SLO, or was no valid measurement."""
+    """A valid measurement missed the SLO."""
 
     exit_code = 8
 
 
 class RolledBackError(SloMissedError):
-    """A rollout has ended with all users where they were."""
+    """A rollout has ended with all users on the stable release."""
+
+
+class InvalidMeasurementError(TritonctlError):
+    """There is no valid measurement: whether the SLO is met is unknown."""
+
+    exit_code = 9
 
 
 class InterruptionError(TritonctlError):
@@ -167,28 +180,28 @@ class InterruptionError(TritonctlError):
     exit_code = EXIT_INTERRUPTED
 
 
-def suggest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The known name that `word` was probably meant to be; None where none is like it.
+def suggest(word: str, valid_names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the valid name most similar to `word`; None if none is similar.
 
-    likeness: from 0 to 1. More than the default is for those to whom the likeness itself is the
-    evidence that the word is misspelt.
+    `cutoff` is the minimum similarity, 0 to 1. Use more than the default if the similarity itself
+    is the evidence of a misspelling.
     """
     import difflib
 
-    names = list(known)
-    if len(names) > _MOST_COMPARED:  # comparing takes time, and there may be as many words as names
-        names = [one for one in names if _may_be_like(word, one)][:_MOST_COMPARED]
-    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=likeness)), None)
+    names = list(valid_names)
+    if len(names) > _MAX_COMPARED:  # comparisons are slow, and there may be as many words
+        names = [name for name in names if _may_resemble(word, name)][:_MAX_COMPARED]
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=cutoff)), None)
 
 
-def _may_be_like(word: str, name: str) -> bool:
-    ends = word[:_END] == name[:_END] or word[-_END:] == name[-_END:]
-    return ends and abs(len(word) - len(name)) < _END
+def _may_resemble(word: str, name: str) -> bool:
+    shares_affix = word[:_AFFIX] == name[:_AFFIX] or word[-_AFFIX:] == name[-_AFFIX:]
+    return shares_affix and abs(len(word) - len(name)) < _AFFIX
 
 
-def choices(word: str, known: Iterable[str], label: str) -> str:
-    """A remedy for an unknown word: the nearest name, then `label` and all of them."""
-    names = list(known)
+def choices(word: str, valid_names: Iterable[str], label: str) -> str:
+    """Return a remedy for an unknown word: the nearest name, then `label` and all names."""
+    names = list(valid_names)
     nearest = suggest(word, names)
     listing = f"{label} {', '.join(names) or 'none'}"
     return f"did you mean `{nearest}`? {listing}" if nearest else listing

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl import Silent
-from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.runners import venv_python
+from tritonctl.engines.builds.catalog import builder_named
+from tritonctl.engines.builds.runners import venv_python
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"

@@ -32,10 +32,10 @@ from tests.unit.checks.repositories import put  # noqa: E402
 from tritonctl.checks.checker import check_repository  # noqa: E402
 from tritonctl.checks.config.schema import model_config_schema  # noqa: E402
 from tritonctl.checks.examples.files import Example  # noqa: E402
-from tritonctl.checks.repository import Target  # noqa: E402
+from tritonctl.checks.repository import CheckTarget  # noqa: E402
 
 MANY_GOAL, ONE_GOAL = 5.0, 0.4
-TARGET = Target("2.51.0")
+TARGET = CheckTarget("2.51.0")
 
 
 def main() -> int:

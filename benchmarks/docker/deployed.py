@@ -18,8 +18,8 @@ import bench
 from tests.container_engine import MissingError
 from tests.docker import machine
 from tritonctl import Project, load_project
-from tritonctl.server.containers.compose import deployment_name
-from tritonctl.server.containers.compose_command import Compose
+from tritonctl.runtimes.docker.compose import deployment_name
+from tritonctl.runtimes.docker.compose_command import Compose
 
 Override = Mapping[str, Mapping[str, Any]]  # changes by service
 
@@ -102,7 +102,7 @@ def command_of(compose: Compose, service: str) -> list[str]:
 
 
 def _configuration(compose: Compose) -> dict[str, Any]:
-    configuration: dict[str, Any] = json.loads(compose.ask("config", "--format", "json"))
+    configuration: dict[str, Any] = json.loads(compose.output_of("config", "--format", "json"))
     return configuration
 
 
@@ -123,12 +123,12 @@ def down(compose: Compose) -> None:
 
 def published(compose: Compose, service: str, inside: int) -> str:
     """The address (`host:port`) of a service's port."""
-    return compose.ask("port", service, str(inside))
+    return compose.output_of("port", service, str(inside))
 
 
 def container_of(compose: Compose, service: str) -> str:
     """The container's id, or ""."""
-    return compose.ask("ps", "--all", "--quiet", service)
+    return compose.output_of("ps", "--all", "--quiet", service)
 
 
 def inspected(container: str) -> dict[str, Any]:

@@ -37,13 +37,13 @@ from deployed import (  # noqa: E402
 from tests.conftest import install_minilm  # noqa: E402
 from timeline import Seen, Start, of_container, read_log, watched  # noqa: E402
 from tritonctl import Project, stop  # noqa: E402
-from tritonctl.server.containers.compose_command import Compose  # noqa: E402
-from tritonctl.server.ports import held_ports  # noqa: E402
+from tritonctl.runtimes.docker.compose_command import Compose  # noqa: E402
+from tritonctl.runtimes.ports import reserved_ports  # noqa: E402
 
 PROMPT = "7342 in English:"
 SERVICE = "triton"
 COMPOSE = "docker compose up --wait"
-ON_DOCKER, EMBEDDED = "tritonctl up --on docker", "tritonctl up"
+ON_DOCKER, EMBEDDED = "tritonctl up --mode docker", "tritonctl up"
 IN_TURN = "compose, one model at a time"
 ONE_AT_A_TIME = "--model-load-thread-count=1"
 Starts = dict[str, list[Start]]
@@ -72,7 +72,7 @@ def main() -> int:
         for subject in arguments.subjects:
             models = SUBJECTS[subject](Path(name))
             # Held all the time: each start must find them free.
-            with held_ports("127.0.0.1", FREE_PORTS) as ports:
+            with reserved_ports("127.0.0.1", FREE_PORTS) as ports:
                 server = dict(zip(FREE_PORTS, ports, strict=True))
                 ways = ways_to_start(Path(name), subject, models, server)
                 print(f"\nload average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -141,7 +141,7 @@ def ways_to_start(
     return {
         COMPOSE: Way(project, compose, compose.folder, plain),
         IN_TURN: Way(project, compose, compose.folder, plain, in_turn),
-        ON_DOCKER: Way(project, compose, root, [*ours, "--on", "docker"]),
+        ON_DOCKER: Way(project, compose, root, [*ours, "--mode", "docker"]),
         EMBEDDED: Way(project, compose, root, ours),
     }
 

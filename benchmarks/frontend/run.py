@@ -52,8 +52,8 @@ from servers import end, free_port  # noqa: E402
 from tests.clients.frontend_process import frontend as frontend_process  # noqa: E402
 from tritonctl import Project  # noqa: E402
 from tritonctl.frontend.config import FrontendConfig  # noqa: E402
-from tritonctl.host.environments import Recipe, ensure, environment_python  # noqa: E402
-from tritonctl.server.state import EmbeddedServer  # noqa: E402
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, environment_python  # noqa: E402
+from tritonctl.runtimes.server_state import EmbeddedServer  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 LEAST_RATE, MOST_LATER_MS, MOST_CPU = 0.97, 2.0, 0.3
@@ -139,8 +139,8 @@ def frontend(folder: Path, project: Project, state: EmbeddedServer) -> Iterator[
 @contextmanager
 def litellm(folder: Path, _: Project, state: EmbeddedServer) -> Iterator[Way]:
     """LiteLLM's proxy with its Triton provider, which asks Triton's HTTP endpoint."""
-    recipe = Recipe("frontend-litellm", (("-r", "litellm.txt"),), folder=HERE)
-    python = environment_python(ensure(recipe, SILENT))
+    recipe = EnvironmentRecipe("frontend-litellm", (("-r", "litellm.txt"),), folder=HERE)
+    python = environment_python(ensure_environment(recipe, SILENT))
     marker, port = f"litellm-{os.getpid()}", free_port()
     place = f"{state.http_url}/v2/models/{MODEL}/generate"
     params = {"model": f"triton/{MODEL}", "api_base": place, "api_key": "none"}

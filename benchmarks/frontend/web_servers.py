@@ -29,7 +29,7 @@ from bench import SILENT, awake, heading, on_cores, say  # noqa: E402
 from meter import MARKER, cpu_seconds, percentile, processes  # noqa: E402
 from servers import end, free_port  # noqa: E402
 from sse_load import Client  # noqa: E402
-from tritonctl.host.environments import Recipe, ensure, environment_python  # noqa: E402
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, environment_python  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 EVENTS, WARM_UP = 64, 1.0
@@ -78,8 +78,8 @@ def main() -> None:
 @contextmanager
 def server(name: str, marker: str, cores: set[int]) -> Iterator[tuple[str, str]]:
     """One of them, once it answers."""
-    recipe = Recipe("frontend-web-servers", (("-r", "web_servers.txt"),), folder=HERE)
-    python = environment_python(ensure(recipe, SILENT))
+    recipe = EnvironmentRecipe("frontend-web-servers", (("-r", "web_servers.txt"),), folder=HERE)
+    python = environment_python(ensure_environment(recipe, SILENT))
     port = free_port()
     module, *rest = SERVERS[name].format(port).split()
     environment = os.environ | {MARKER: marker}

@@ -47,7 +47,7 @@ from run import (  # noqa: E402
 )
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
 from tritonctl import AsyncTritonClient, SamplingParameters  # noqa: E402
-from tritonctl.server.state import EmbeddedServer  # noqa: E402
+from tritonctl.runtimes.server_state import EmbeddedServer  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 DIRECT, AGAIN, OURS = "directly", "directly, a second time", "ours"

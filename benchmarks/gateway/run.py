@@ -42,8 +42,8 @@ from bench import (  # noqa: E402
 from bench import write_project as write_plain_project  # noqa: E402
 from deployed import deploy, engine, override, published, up, write_project  # noqa: E402
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
-from tritonctl.server.ports import held_ports  # noqa: E402
-from tritonctl.server.state import EmbeddedServer  # noqa: E402
+from tritonctl.runtimes.ports import reserved_ports  # noqa: E402
+from tritonctl.runtimes.server_state import EmbeddedServer  # noqa: E402
 
 LEAST_RATIO, MOST_MS = 0.95, 1.0
 RESAMPLINGS = 1000
@@ -159,7 +159,7 @@ def in_containers(bench: Bench, places: Cores) -> Iterator[dict[str, str]]:
     root = bench.folder / f"tritonctl-gateway-{os.getpid()}"
     # Docker's proxies of published ports run on the cores of its engine.
     with (
-        held_ports("127.0.0.1", {"port": 0, "admin_port": 0}) as (port, admin_port),
+        reserved_ports("127.0.0.1", {"port": 0, "admin_port": 0}) as (port, admin_port),
         on_cores(places.others),
         engine(),
     ):

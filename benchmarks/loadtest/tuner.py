@@ -31,20 +31,19 @@ from bench import CHECKOUT, PROMPTS, SILENT, write_project  # noqa: E402
 from bench import speller as shipped  # noqa: E402
 from tests.unit.tuning.simulated import Knob, Laboratory, Machine  # noqa: E402
 from tritonctl import build_engine  # noqa: E402
-from tritonctl.engines.build.catalog import builder_named  # noqa: E402
-from tritonctl.engines.build.runners import venv_python  # noqa: E402
-from tritonctl.loadtest.analysis.capacity import Trial as CapacityTrial  # noqa: E402
-from tritonctl.loadtest.analysis.capacity import find_capacity  # noqa: E402
-from tritonctl.loadtest.run.plan import chosen_scenario, slo_of  # noqa: E402
-from tritonctl.tuning.applying import TunedServer  # noqa: E402
-from tritonctl.tuning.explaining import by_bottleneck  # noqa: E402
-from tritonctl.tuning.knobs import space_of  # noqa: E402
-from tritonctl.tuning.measuring import Bench  # noqa: E402
-from tritonctl.tuning.outcome import Budget, Move  # noqa: E402
-from tritonctl.tuning.queueing import Server, ServiceCurve, capacity  # noqa: E402
-from tritonctl.tuning.search import Measure, Order, Predict, Search  # noqa: E402
-from tritonctl.tuning.service_time import measure_service_time, predictor  # noqa: E402
-from tritonctl.tuning.trials import Asked, Settings, Trial, TrialStore, Value  # noqa: E402
+from tritonctl.engines.builds.catalog import builder_named  # noqa: E402
+from tritonctl.engines.builds.runners import venv_python  # noqa: E402
+from tritonctl.loadtest.analysis.capacity import CapacityTrial, find_capacity  # noqa: E402
+from tritonctl.loadtest.run.plan import effective_slo, select_scenario  # noqa: E402
+from tritonctl.tuning.knobs import build_space  # noqa: E402
+from tritonctl.tuning.outcome import Move, SearchBudget  # noqa: E402
+from tritonctl.tuning.queueing import BatchServer, ServiceCurve, capacity  # noqa: E402
+from tritonctl.tuning.search import Measure, Order, Predict, SettingsSearch  # noqa: E402
+from tritonctl.tuning.service_time import create_predictor, measure_service_curve  # noqa: E402
+from tritonctl.tuning.step_explanation import sort_by_bottleneck  # noqa: E402
+from tritonctl.tuning.trial_runner import TrialRunner  # noqa: E402
+from tritonctl.tuning.trials import Settings, TrialRequest, TrialStore, TuningTrial, Value  # noqa: E402
+from tritonctl.tuning.tuned_server import TunedServer  # noqa: E402
 
 PRECISION = 0.05
 REQUESTS = 600
@@ -52,7 +51,7 @@ ENCODER_TOKENS = 24
 TURNS = 3
 
 
-def unordered(_: Trial | None, moves: Sequence[Move]) -> Sequence[Move]:
+def unordered(_: TuningTrial | None, moves: Sequence[Move]) -> Sequence[Move]:
     """The moves as they come."""
     return moves
 
@@ -64,7 +63,7 @@ class Subject:
     knobs: Sequence[Knob]
     measure: Measure
     predict: Predict
-    budget: Budget
+    budget: SearchBudget
     order: Order = unordered
     allowed: Callable[[Settings], bool] = lambda _: True
 
@@ -84,7 +83,7 @@ class Counted:
         self._offset = offset
         self.count = 0
 
-    def __call__(self, asked: Asked) -> Trial:
+    def __call__(self, asked: TrialRequest) -> TuningTrial:
         """Measure with arrivals of its own."""
         self.count += 1
         return self._measure(replace(asked, repeat=asked.repeat + self._offset))
@@ -106,7 +105,7 @@ def _capacity(subject: Subject, settings: Settings, measure: Measure) -> float:
     def at(rate: float) -> CapacityTrial:
         times[rate] += 1
         seconds = budget.seconds_for(rate, REQUESTS)
-        asked = Asked(dict(settings), float(f"{rate:.4g}"), seconds, repeat=times[rate])
+        asked = TrialRequest(dict(settings), float(f"{rate:.4g}"), seconds, repeat=times[rate])
         trial = measure(asked)
         return CapacityTrial(rate, trial.verdict, trial.leans_met)
 
@@ -118,7 +117,7 @@ def _capacity(subject: Subject, settings: Settings, measure: Measure) -> float:
 def compare(name: str, subject: Subject) -> bool:
     """Print a row; return whether both bounds are kept."""
     tuner, sweep = Counted(subject.measure, 0), Counted(subject.measure, 5000)
-    outcome = Search(
+    outcome = SettingsSearch(
         subject.knobs,
         tuner,
         subject.budget,
@@ -176,10 +175,10 @@ def simulated() -> Subject:
     def predict(settings: Settings) -> float:
         instances, batch = int(settings["instances"]), int(settings["max_batch"])
         delay = int(settings["delay_us"]) / 1e6
-        return capacity(Server(curve, instances, batch, delay, cores=4), machine.limit)
+        return capacity(BatchServer(curve, instances, batch, delay, cores=4), machine.limit)
 
     laboratory = Laboratory(machine, seed=11, drift=0.02)
-    budget = Budget(seconds=1e9, start=50.0, race=1500, shortest=0.5)
+    budget = SearchBudget(seconds=1e9, start=50.0, race=1500, shortest=0.5)
     return Subject(knobs, laboratory, predict, budget)
 
 
@@ -189,25 +188,25 @@ def real(
 ) -> Iterator[Subject]:
     """A project on a real server; `values`: the knobs and candidates of this comparison."""
     project = write_project(folder, **record)
-    name, scenario = chosen_scenario(project, None)
+    name, scenario = select_scenario(project, None)
     build_engine(project, scenario.model, SILENT)
-    whole = space_of(project, scenario.model, 0, 2)
+    whole = build_space(project, scenario.model, 0, 2)
     knobs = tuple(replace(k, values=tuple(values[k.name])) for k in whole.knobs if k.name in values)
     space = replace(whole, knobs=knobs)
     with TunedServer(space, folder / "tuning", SILENT) as server:
         store = TrialStore(folder / "trials", "benchmark")
-        bench = Bench(project, name, scenario, server, store, SILENT)
+        bench = TrialRunner(project, name, scenario, server, store, SILENT)
         server.apply(space.base)
-        service = measure_service_time(bench.run, knobs[0].model, folder)
+        service = measure_service_curve(bench.run, knobs[0].model, folder)
         start = 0.5 * service.throughput if service else 5.0
-        budget = Budget(1e9, start, lowest=start / 16, longest=seconds, shortest=seconds)
+        budget = SearchBudget(1e9, start, lowest=start / 16, longest=seconds, shortest=seconds)
         yield Subject(
             tuple(Knob(k.name, k.values, k.base) for k in knobs),
             bench,
-            predictor(space, slo_of(project, scenario), service),
+            create_predictor(space, effective_slo(project, scenario), service),
             budget,
-            lambda trial, moves: by_bottleneck(space, trial, moves),
-            space.allowed,
+            lambda trial, moves: sort_by_bottleneck(space, trial, moves),
+            space.is_allowed,
         )
 
 

@@ -4,7 +4,8 @@
 Usage: python benchmarks/peers/clients.py [--streams 1 8 32 128] [--seconds 3]
 
 A server without an engine plays one answer of 15 tokens: the first at once, then two every 10 ms,
-as servers that gather do. Ours reads it by gRPC, aiohttp by chunks of HTTP/1.1, both by load.py.
+as servers at the default pace do. Our client reads it over its own HTTP/2 and over grpc.aio,
+aiohttp as chunks of HTTP/1.1, all by load.py.
 Processor time of the client, so a busy machine shifts both alike. Needs a checkout's environment.
 """
 
@@ -30,7 +31,7 @@ from tritonclient.grpc import service_pb2  # noqa: E402
 
 from bench import MODEL, heading, say  # noqa: E402
 from servers import free_port, python_of  # noqa: E402
-from tritonctl.protocol.http2 import frames  # noqa: E402
+from tritonctl.http2 import frames  # noqa: E402
 
 PIECES, WORD = (1, 2, 2, 2, 2, 2, 2, 2), "seven "
 TOKENS, INTERVAL_SECONDS, END_SECONDS = sum(PIECES), 0.010, 0.0002
@@ -155,11 +156,15 @@ async def serve(grpc_port: int, http_port: int) -> None:
     await asyncio.Event().wait()
 
 
-def client_cpu(folder: Path, protocol: str, port: int, streams: int, seconds: float) -> float:
-    """Microseconds a token."""
+def client_costs(
+    folder: Path, protocol: str, port: int, streams: int, seconds: float
+) -> tuple[float, float]:
+    """CPU time per token in µs, and the median time to the first token in ms."""
     cases = [{"prompt": "7 in English:", "tokens": TOKENS, "text": WORD * TOKENS}]
     (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
-    url = f"127.0.0.1:{port}" if protocol == "grpc" else f"http://127.0.0.1:{port}/generate"
+    url = (
+        f"127.0.0.1:{port}" if protocol.startswith("grpc") else f"http://127.0.0.1:{port}/generate"
+    )
     job = {
         "subject": "text", "protocol": protocol, "url": url, "marker": "none", "seed": 1,
         "cases": str(folder / "cases.json"), "streams": streams, "model": MODEL, "output": "",
@@ -172,7 +177,7 @@ def client_cpu(folder: Path, protocol: str, port: int, streams: int, seconds: fl
     result: dict[str, float] = json.loads(done.stdout)
     if result["wrong"] or result["failed"] or not result["requests"]:
         raise SystemExit(f"{protocol}, {streams} streams: {result}")
-    return result["client_cpu"]
+    return result["client_cpu"], result["ttft_p50"]
 
 
 def main() -> None:
@@ -189,7 +194,10 @@ def main() -> None:
     ports = {"grpc": free_port(), "http": free_port()}
     command = [sys.executable, __file__, "--serve", *(str(port) for port in ports.values())]
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    heading("CPU of the client, us/token", ("streams", "ours", "aiohttp", "ratio"))
+    heading(
+        "CPU of the client, us/token; TTFT P50, ms",
+        ("streams", "ours", "grpc.aio", "aiohttp", "CPU to grpc.aio", "to aiohttp"),
+    )
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as server,
         tempfile.TemporaryDirectory() as folder,
@@ -197,11 +205,16 @@ def main() -> None:
         try:
             next(iter(server.stdout or ()))  # it says when it serves
             for streams in arguments.streams:
-                ours, theirs = (
-                    client_cpu(Path(folder), protocol, port, streams, arguments.seconds)
-                    for protocol, port in ports.items()
-                )
-                say(f"{streams}", f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}")
+                costs = {
+                    protocol: client_costs(
+                        Path(folder), protocol, ports[protocol.split(".")[0]], streams,
+                        arguments.seconds,
+                    )
+                    for protocol in ("grpc", "grpc.aio", "http")
+                }  # fmt: skip
+                cells = (f"{cpu:.1f}, {ttft:.2f}" for cpu, ttft in costs.values())
+                ratios = (f"{costs['grpc'][0] / costs[p][0]:.2f}" for p in ("grpc.aio", "http"))
+                say(f"{streams}", *cells, *ratios)
         finally:
             server.kill()
     print(f"load average after: {os.getloadavg()[0]:.1f}")

@@ -26,6 +26,8 @@ import numpy as np
 from engine import padded
 from meter import Meter
 from tritonctl import AsyncTritonClient, SamplingParameters, TritonctlError
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.connection import PROJECT_SERVER, AsyncConnection
 
 TOLERANCE, PATIENCE_SECONDS = 1e-3, 10
 Case = dict[str, Any]
@@ -42,7 +44,7 @@ async def run(job: dict[str, Any]) -> dict[str, float]:
     """One measurement."""
     cases = json.loads(Path(job["cases"]).read_text(encoding="utf-8"))
     random.Random(job["seed"]).shuffle(cases)
-    asking = grpc_client if job["protocol"] == "grpc" else http_client
+    asking = grpc_client if job["protocol"].startswith("grpc") else http_client
     async with asking(job) as ask:
         # One walk over all that was imported takes as long as 100 requests, and comes to either
         # client by chance.
@@ -110,7 +112,9 @@ def is_right(case: Case, answer: Any) -> bool:
 
 @asynccontextmanager
 async def grpc_client(job: dict[str, Any]) -> AsyncIterator[Ask]:
-    """tritonctl's asynchronous client."""
+    """tritonctl's asynchronous client; protocol grpc.aio: over that library's channel."""
+    if job["protocol"] == "grpc.aio":
+        AsyncConnection.__init__.__defaults__ = (PROJECT_SERVER, Endpoint.aio_channel)
     async with AsyncTritonClient(job["url"]) as client:
 
         async def text(case: Case) -> tuple[float, str]:

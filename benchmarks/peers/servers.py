@@ -20,7 +20,7 @@ from typing import Any
 from bench import CHECKOUT, MODEL, SILENT, running, speller, write_project
 from engine import INTERVAL
 from meter import MARKER, processes
-from tritonctl.host.environments import Recipe, ensure, environment_python
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, environment_python
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = "PEERS_SETTINGS"
@@ -62,8 +62,8 @@ Serving = Callable[[Subject, str], AbstractContextManager[Up]]
 
 def python_of(name: str) -> Path:
     """The interpreter of a pinned environment, made on first use."""
-    recipe = Recipe(f"peers-{name}", (("-r", f"{name}.txt"),), folder=HERE)
-    return environment_python(ensure(recipe, SILENT))
+    recipe = EnvironmentRecipe(f"peers-{name}", (("-r", f"{name}.txt"),), folder=HERE)
+    return environment_python(ensure_environment(recipe, SILENT))
 
 
 def environment(subject: Subject, marker: str) -> dict[str, str]:

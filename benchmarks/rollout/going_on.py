@@ -21,14 +21,14 @@ from load import USERS, Load
 from planting import USER_HEADER
 from rig import Rig
 from tritonctl import AsyncTritonClient, SamplingParameters
+from tritonctl.gateway.placement import gateway_of
 from tritonctl.rollout.traffic import Traffic
-from tritonctl.server.gateway.placement import gateway_of
-from tritonctl.server.groups import (
-    placement,
+from tritonctl.runtimes.slot_servers import (
+    gateway_placement,
     routes_folder,
     stable_slot,
     start_candidate,
-    stop_group,
+    stop_slot,
 )
 
 LONG, STREAMS = 220, 24
@@ -62,12 +62,12 @@ def table(rig: Rig, folder: Path, rounds: int = 4) -> Iterator[str]:
     load = Load(rig.url, folder / "going-on", rate=8)
     seconds = []
     for _ in range(rounds):
-        candidate = stable_slot(rig.project).other
+        candidate = stable_slot(rig.project).opposite
         start_candidate(rig.project, rig.twin, SILENT)
         traffic = Traffic(
             routes_folder(rig.project),
             gateway_of(rig.project),
-            placement(rig.project),
+            gateway_placement(rig.project),
             rig.project.rollout,
         )
         traffic.move(50.0)
@@ -153,7 +153,7 @@ async def _round(
         await asyncio.wait_for(begun.wait(), _PATIENCE)
         began = time.monotonic()
         await asyncio.to_thread(traffic.roll_back)
-        await asyncio.to_thread(stop_group, rig.project, candidate, at_once=True)  # type: ignore[arg-type]
+        await asyncio.to_thread(stop_slot, rig.project, candidate, at_once=True)  # type: ignore[arg-type]
         return time.monotonic() - began
 
     streams = [one(number, read) for number, read in enumerate(own)]

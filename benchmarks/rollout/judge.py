@@ -24,9 +24,9 @@ import numpy as np
 import simulated
 from tritonctl.loadtest.analysis.binomial import share_bounds
 from tritonctl.project.rollout import Rollout, Tolerated
-from tritonctl.rollout.judge import SHARES, Judge, Standing
-from tritonctl.rollout.sequential import Failures
-from tritonctl.rollout.slower import Slower, places_of
+from tritonctl.rollout.judge import SHARES, DecisionStatus, Judge
+from tritonctl.rollout.latency_test import LatencyTest, log_midpoints
+from tritonctl.rollout.sequential import FailureTest
 
 RATE = 0.01  # of false rollbacks
 REQUESTS = 20  # a second
@@ -72,7 +72,7 @@ def failures(share: float, healthy: float, faulty: float, seed: int) -> tuple[fl
     """One run: requests until each of the four tests is decided."""
     random = np.random.default_rng(seed)
     rivals = Rivals(healthy, faulty)
-    test, limits = Failures(), (1 / RATE / SHARES["failures"], 1 / RATE)
+    test, limits = FailureTest(), (1 / RATE / SHARES["failures"], 1 / RATE)
     found: list[float] = [math.nan] * 4
     requests = 0
     for mine, others in _traffic(random, share):
@@ -97,13 +97,13 @@ def times(
     """One run, as for failures. The SPRT of two samples knows the law and not where it lies."""
     random = np.random.default_rng(seed)
     shift = math.log(slower) / spread
-    test, limits = Slower(slow_seconds=slow_seconds), (1 / RATE / SHARES["ttft"], 1 / RATE)
+    test, limits = LatencyTest(slow_seconds=slow_seconds), (1 / RATE / SHARES["ttft"], 1 / RATE)
     found: list[float] = [math.nan] * 4
     known = pair = 0.0
     requests = 0
     target = math.log(1 / RATE)
     edges = np.log(np.array(simulated.BOUNDS) / 100) / spread
-    places = places_of(simulated.BOUNDS)
+    places = log_midpoints(simulated.BOUNDS)
     for _ in range(WARM_UP):
         test.learn(_counts(edges, random.normal(size=REQUESTS)), places)
     for mine, others in _traffic(random, share):
@@ -183,7 +183,7 @@ def _rare(hold: int, seed: int) -> tuple[float, ...]:
     """One rollout: requests of the candidate beside stable, and whether each test found it."""
     random = np.random.default_rng(seed)
     healthy, faulty = 0.001, 0.006
-    rivals, test = Rivals(healthy, faulty), Failures()
+    rivals, test = Rivals(healthy, faulty), FailureTest()
     requests, found = 0, np.zeros(4, bool)
     for share in SHARE:
         in_step = 0
@@ -250,9 +250,9 @@ def rollout(
     for scrape in traffic.scrapes():
         decision = judge.observe(scrape)
         requests = decision.figures["candidate"]["requests"]
-        if decision.standing is Standing.ROLLBACK:
+        if decision.status is DecisionStatus.ROLLBACK:
             return Outcome(True, step, scrape.at, requests, decision.reason)
-        if decision.standing is Standing.PROMOTE_STEP:
+        if decision.status is DecisionStatus.PROMOTE_STEP:
             step += 1
             if step == len(asked.steps):
                 break

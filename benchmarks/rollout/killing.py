@@ -13,9 +13,9 @@ from pathlib import Path
 
 from load import Load
 from rig import ENDED, Rig
-from tritonctl.rollout.journal import Phase, State
-from tritonctl.server.groups import Slot, gateway, group, stable_slot
-from tritonctl.server.state import EmbeddedServer
+from tritonctl.rollout.journal import RolloutPhase, RolloutState
+from tritonctl.runtimes.server_state import EmbeddedServer
+from tritonctl.runtimes.slot_servers import Slot, gateway_process, server_in_slot, stable_slot
 
 _AFTER = 3.0
 _LONGEST, _ENDS, _BACK = 120.0, 45.0, 90.0
@@ -33,12 +33,12 @@ STEPS = {
     # Times are not the subject: a server that was killed loads again beside the other one.
     "tolerated": {"slowness": 0.49, "memory_growth": 10.0},
 }
-STATES: dict[str, Callable[[State], bool]] = {
-    "first step": lambda state: state.phase is Phase.STEPPING and state.step == 0,
-    "all users": lambda state: state.phase is Phase.STEPPING and state.step == 1,
-    "held by hand": lambda state: state.phase is Phase.HOLDING,
-    "promoted, warm": lambda state: state.phase is Phase.PROMOTED and state.moved,
-    "rolled back, warm": lambda state: state.phase is Phase.ROLLED_BACK and state.moved,
+STATES: dict[str, Callable[[RolloutState], bool]] = {
+    "first step": lambda state: state.phase is RolloutPhase.STEPPING and state.step == 0,
+    "all users": lambda state: state.phase is RolloutPhase.STEPPING and state.step == 1,
+    "held by hand": lambda state: state.phase is RolloutPhase.HOLDING,
+    "promoted, warm": lambda state: state.phase is RolloutPhase.PROMOTED and state.moved,
+    "rolled back, warm": lambda state: state.phase is RolloutPhase.ROLLED_BACK and state.moved,
 }
 _ASKED = {
     "held by hand": ("pause",),
@@ -116,7 +116,7 @@ def _new(folder: Path) -> Path:
 def _clear(rig: Rig) -> None:
     """No rollout is under way, and what was killed serves again. Raises RuntimeError."""
     state = rig.state()
-    if state is not None and not state.ended:
+    if state is not None and not state.is_over:
         rig.command("rollout", "abort", "--at-once")
     end = time.monotonic() + _BACK
     while rig.command("status", check=False).code:
@@ -125,11 +125,11 @@ def _clear(rig: Rig) -> None:
         time.sleep(1.0)
 
 
-def _told(state: State | None) -> str:
+def _told(state: RolloutState | None) -> str:
     """How a rollout stands, or ended."""
     if state is None:
         return "no rollout"
-    return f"{state.phase.value}: {state.end.get('reason', '') or state.reason}".rstrip(": ")
+    return f"{state.phase.value}: {state.outcome.get('reason', '') or state.reason}".rstrip(": ")
 
 
 def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], object]) -> str:
@@ -150,12 +150,12 @@ def _row(rig: Rig, folder: Path, state: str, victim: str, kill: Callable[[Rig], 
     if victim != _ALONE:
         longest = _HELD_ENDS if state == "held by hand" else _ENDS
         if victim in _SERVERS or state != "held by hand":
-            rig.wait(lambda state: state.ended and state.moved, longest)
+            rig.wait(lambda state: state.is_over and state.moved, longest)
     time.sleep(_AFTER)
     asked, after = load.stop(), rig.state()
     if after is None:
         raise RuntimeError("the journal is gone")
-    kept = candidate if after.phase is Phase.PROMOTED else None
+    kept = candidate if after.phase is RolloutPhase.PROMOTED else None
     wanted = str(kept.number) if kept else number
     ends = [entry.at for entry in rig.entries() if entry.event in ENDED]
     over = ends[-1] if ends else None
@@ -193,12 +193,12 @@ def _controller_and_parent(rig: Rig) -> None:
 
 
 def _envoy(rig: Rig) -> None:
-    if gateway(rig.project) is not None:
+    if gateway_process(rig.project) is not None:
         _kill("/envoy", str(rig.project.root), group=False)
 
 
 def _triton(rig: Rig, slot: Slot) -> None:
-    state = group(rig.project, slot)
+    state = server_in_slot(rig.project, slot)
     if not isinstance(state, EmbeddedServer):
         raise RuntimeError(f"no server in slot {slot}")
     _kill("/tritonserver", state.shm_prefix, group=True)
@@ -206,8 +206,8 @@ def _triton(rig: Rig, slot: Slot) -> None:
 
 def disturb(rig: Rig, seconds: float) -> None:
     """The candidate's server runs a quarter of the time, as beside others on a busy machine."""
-    slot = stable_slot(rig.project).other
-    state = group(rig.project, slot)
+    slot = stable_slot(rig.project).opposite
+    state = server_in_slot(rig.project, slot)
     if not isinstance(state, EmbeddedServer):
         raise RuntimeError(f"no server in slot {slot}")
     processes = _processes("/tritonserver", state.shm_prefix)
@@ -248,5 +248,5 @@ VICTIMS: dict[str, Callable[[Rig], object]] = {
     _ALONE: _controller_and_parent,
     _ENVOY: _envoy,
     _SERVERS[0]: lambda rig: _triton(rig, stable_slot(rig.project)),
-    _SERVERS[1]: lambda rig: _triton(rig, stable_slot(rig.project).other),
+    _SERVERS[1]: lambda rig: _triton(rig, stable_slot(rig.project).opposite),
 }

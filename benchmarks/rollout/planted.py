@@ -19,9 +19,9 @@ from typing import Any
 
 from openvinolib.planted_fault import FAULT, FIRST_TOKEN_SECONDS, STEP_SECONDS
 
-from textlib.engine_contract import Progress, request_failure
-from textlib.errors import ConfigurationError, EngineFailedError
-from textlib.request_tensors import GenerationRequest
+from textlib.engine.contract import StreamProgress, as_text_path_error
+from textlib.errors import EngineFailedError, ModelConfigurationError
+from textlib.triton.request_tensors import GenerationRequest
 
 SPREAD = 0.3  # sd of the logarithm of the time to the first token
 CRASH_AFTER, REFUSES, HANGS = 100, 50, 200
@@ -39,7 +39,7 @@ def planted(engine: Any) -> Any:
     class Planted(engine):  # type: ignore[misc]
         def __init__(self, folder: Path, parameters: Any) -> None:
             if FAULT == "crash_at_load":
-                raise ConfigurationError("the engine's file cannot be read (planted)")
+                raise ModelConfigurationError("the engine's file cannot be read (planted)")
             super().__init__(folder, parameters)
             self._asked = 0
             self._waiting: dict[int, tuple[float, GenerationRequest]] = {}
@@ -66,7 +66,7 @@ def planted(engine: Any) -> Any:
             due = time.monotonic() + seconds * math.exp(self._random.gauss(0.0, SPREAD))
             self._waiting[stream_id] = (due, request)
 
-        def step(self) -> Sequence[Progress]:
+        def step(self) -> Sequence[StreamProgress]:
             now = time.monotonic()
             refused = [
                 found
@@ -84,12 +84,12 @@ def planted(engine: Any) -> Any:
             self._hung.discard(stream_id)
             super().cancel(stream_id)
 
-        def _begin_waiting(self, stream_id: int) -> Progress | None:
+        def _begin_waiting(self, stream_id: int) -> StreamProgress | None:
             _, request = self._waiting.pop(stream_id)
             try:
                 super().add(stream_id, request)
             except Exception as error:
-                return Progress(stream_id, (), error=request_failure(error))
+                return StreamProgress(stream_id, (), error=as_text_path_error(error))
             return None
 
     return Planted

@@ -14,8 +14,8 @@ from typing import Any
 from bench import CHECKOUT, EXAMPLE, MODEL, SILENT
 from tritonctl import Project, build_engine, load_project
 from tritonctl.releases.publish import Trial, publish
-from tritonctl.releases.store import Stored
-from tritonctl.server.trial import not_asked
+from tritonctl.releases.store import StoredRelease
+from tritonctl.runtimes.staging_server import skip_smoke_test
 
 USER_HEADER = "x-user-id"
 FIRST_TOKEN_SECONDS, STEP_SECONDS = 0.08, 0.004
@@ -29,14 +29,18 @@ OpenvinoEngine = planted(OpenvinoEngine)
 """
 _DETOKENIZER = """
 
+import dataclasses  # noqa: E402
+
 _whole = TritonPythonModel.initialize
 
 
 def _initialize(self, args):
     _whole(self, args)
-    table = self._table
-    swapped = [piece.swapcase() for piece in table.data]
-    self._table = type(table)(swapped, [piece.swapcase() for piece in table.head], table.opens)
+    swapped = {
+        name: [piece.swapcase() for piece in getattr(self._table, name)]
+        for name in ("data", "first_data")
+    }
+    self._table = dataclasses.replace(self._table, **swapped)
 
 
 TritonPythonModel.initialize = _initialize
@@ -72,7 +76,7 @@ FAULTS = (
     Fault("hangs_1_in_200", "hangs 1 in 200", _RARE),
     Fault("dead_metrics", "metrics endpoint dies", _EARLY),
 )
-_unasked: Trial = partial(not_asked, reason="a fault may be planted in it")
+_unasked: Trial = partial(skip_smoke_test, reason="a fault may be planted in it")
 
 
 def write_project(folder: Path, rollout: Mapping[str, Any], **sections: Any) -> Project:
@@ -98,7 +102,7 @@ def _model(precision: str) -> dict[str, Any]:
     return {"checkpoint": checkpoint, "engine": engine | {"max_seq_len": 256}}
 
 
-def release(project: Project, fault: str, precision: str = "fp32", text: str = "") -> Stored:
+def release(project: Project, fault: str, precision: str = "fp32", text: str = "") -> StoredRelease:
     """Publish one with this fault. text: makes it another release though nothing differs."""
     folder = project.root
     record = json.loads((folder / "tritonctl.yaml").read_text(encoding="utf-8"))

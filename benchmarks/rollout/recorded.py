@@ -20,7 +20,7 @@ from functools import partial
 from load import Asked
 from tritonctl.loadtest.analysis.binomial import share_bounds
 from tritonctl.project.rollout import ALL, Rollout
-from tritonctl.rollout.judge import Judge, Standing
+from tritonctl.rollout.judge import DecisionStatus, Judge
 from tritonctl.rollout.metrics import Counters, Histogram, Scrape
 
 _BOUNDS = tuple(0.001 * 1.15**step for step in range(75))
@@ -81,9 +81,9 @@ def rollout(seconds: Sequence[Sequence[Asked]], settings: Rollout, seed: int) ->
         stable, candidate = (version.counters() for version in versions)
         scrape = Scrape(float(at), stable, candidate, sent=candidate.requests)
         decision = judge.observe(scrape)
-        if decision.standing is Standing.ROLLBACK:
+        if decision.status is DecisionStatus.ROLLBACK:
             return Ended(True, at, candidate.requests, decision.reason)
-        if decision.standing is Standing.PROMOTE_STEP:
+        if decision.status is DecisionStatus.PROMOTE_STEP:
             step += 1
             if step == len(settings.steps):
                 return Ended(False, at, candidate.requests, "")

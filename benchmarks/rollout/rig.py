@@ -17,13 +17,20 @@ from typing import Any
 from bench import FREE_PORTS, say
 from planting import FAULTS, SOUND, Fault, release, reset, write_project
 from tritonctl import Project, load_project
-from tritonctl.releases.store import Stored, stored_releases
-from tritonctl.rollout.journal import Entry, Event, State, latest, read, replay
-from tritonctl.server.groups import group, stable_slot
+from tritonctl.releases.store import StoredRelease, stored_releases
+from tritonctl.rollout.journal import (
+    JournalEntry,
+    JournalEvent,
+    RolloutState,
+    last_rollout_number,
+    read_journal,
+    replay,
+)
+from tritonctl.runtimes.slot_servers import server_in_slot, stable_slot
 
 PATIENCE_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
-ENDED = frozenset({Event.ROLLED_BACK, Event.PROMOTED})
+ENDED = frozenset({JournalEvent.ROLLED_BACK, JournalEvent.PROMOTED})
 
 
 @dataclass(frozen=True)
@@ -59,15 +66,15 @@ class Rig:
     @property
     def served(self) -> str:
         """The number of the release that serves; empty where none does."""
-        serves = group(self.project, stable_slot(self.project))
+        serves = server_in_slot(self.project, stable_slot(self.project))
         return (serves.release or "").partition("-")[0] if serves else ""
 
     @property
-    def equal(self) -> Stored:
+    def equal(self) -> StoredRelease:
         """Of the two sound releases, the one that does not serve."""
         return self.twin if self.served == str(self.stable.number) else self.stable
 
-    def planted(self, fault: Fault) -> Stored:
+    def planted(self, fault: Fault) -> StoredRelease:
         """A release with this fault."""
         try:
             return release(self.project, fault.name, fault.precision)
@@ -100,12 +107,17 @@ class Rig:
             raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-3000:]}")
         return Done(done.returncode, record, done.stderr.strip())
 
-    def start(self, candidate: Stored) -> Done:
+    def start(self, candidate: StoredRelease) -> Done:
         """Begin a rollout. One that is slow to say its first word has begun all the same."""
-        before = latest(self.rollouts) or 0
+        before = last_rollout_number(self.rollouts) or 0
         done = self.command("rollout", "start", str(candidate.number), check=False)
         state = self.state()
-        if done.code and (latest(self.rollouts) or 0) > before and state and not state.ended:
+        if (
+            done.code
+            and (last_rollout_number(self.rollouts) or 0) > before
+            and state
+            and not state.is_over
+        ):
             return Done(0, done.record, done.words)
         return done
 
@@ -122,16 +134,16 @@ class Rig:
         """Where journals are."""
         return self.project.state / "rollouts"
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[JournalEntry]:
         """The journal of the last rollout."""
-        number = latest(self.rollouts)
-        return read(self.rollouts / str(number)) if number is not None else []
+        number = last_rollout_number(self.rollouts)
+        return read_journal(self.rollouts / str(number)) if number is not None else []
 
-    def state(self) -> State | None:
+    def state(self) -> RolloutState | None:
         """What that amounts to."""
         return replay(self.entries())
 
-    def wait(self, until: Callable[[State], bool], seconds: float) -> bool:
+    def wait(self, until: Callable[[RolloutState], bool], seconds: float) -> bool:
         """Until the last rollout is so; whether it was in time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -144,19 +156,19 @@ class Rig:
     def settle(self) -> None:
         """Whatever the last rollout has left, stable serves alone again."""
         state = self.state()
-        if state is not None and not state.ended:
+        if state is not None and not state.is_over:
             self.command("rollout", "abort", "--at-once", check=False)
         if not self.wait(lambda state: state.closed, PATIENCE_SECONDS):
             say(f"the last rollout does not close: {self.state()}")
 
 
-def _built(folder: Path) -> Sequence[Stored]:
+def _built(folder: Path) -> Sequence[StoredRelease]:
     """Releases that are there already, the oldest first."""
     there = (folder / "tritonctl.yaml").exists()
     return stored_releases(load_project(folder)) if there else []
 
 
-def at_of(entries: Sequence[Entry], *events: Event) -> float | None:
+def at_of(entries: Sequence[JournalEntry], *events: JournalEvent) -> float | None:
     """When the first of these was written."""
     return next((entry.at for entry in entries if entry.event in events), None)
 

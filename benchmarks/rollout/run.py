@@ -39,8 +39,8 @@ from planting import FAULTS, Fault  # noqa: E402
 from rig import ENDED, Done, Rig, at_of  # noqa: E402
 from tritonctl.loadtest.analysis.binomial import share_bounds  # noqa: E402
 from tritonctl.project.rollout import Rollout  # noqa: E402
-from tritonctl.releases.store import Stored  # noqa: E402
-from tritonctl.rollout.journal import Event, Phase  # noqa: E402
+from tritonctl.releases.store import StoredRelease  # noqa: E402
+from tritonctl.rollout.journal import JournalEvent, RolloutPhase  # noqa: E402
 
 # The default steps, held for less: a fault that is found is found by its requests, not by waiting.
 STEPS = {
@@ -66,7 +66,7 @@ class Played:
     """One rollout under load."""
 
     done: Done
-    phase: Phase | None
+    phase: RolloutPhase | None
     reason: str
     step: float | None  # per cent that the candidate had
     started: float
@@ -92,23 +92,23 @@ class Played:
         return max(whole, default=None)
 
 
-def played(rig: Rig, candidate: Stored, folder: Path) -> Played:
+def played(rig: Rig, candidate: StoredRelease, folder: Path) -> Played:
     """From some seconds before its start to some after its end."""
     load = Load(rig.url, folder)
     time.sleep(_BEFORE_SECONDS)
     started = time.time()
     done = rig.start(candidate)
     if not done.code:
-        rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS)
+        rig.wait(lambda state: state.is_over and state.moved, _LONGEST_SECONDS)
     entries, state = rig.entries() if not done.code else [], None
     state = rig.state() if entries else None
     time.sleep(_AFTER_SECONDS)
     asked = load.stop()
-    shares = [float(e.about["share"]) for e in entries if e.event is Event.STEP]
+    shares = [float(e.details["share"]) for e in entries if e.event is JournalEvent.STEP]
     return Played(
         done,
         state.phase if state else None,
-        str(state.end.get("reason", "")) if state else done.words,
+        str(state.outcome.get("reason", "")) if state else done.words,
         shares[-1] if shares else None,
         started,
         at_of(entries, *ENDED),
@@ -136,13 +136,13 @@ def faults(
         except Exception as error:  # the others are worth having
             yield f"| {fault.words} | not measured: {type(error).__name__}: {error} |"
         rig.settle()
-        if rig.state() is not None and rig.state().phase is Phase.PROMOTED:  # type: ignore[union-attr]
+        if rig.state() is not None and rig.state().phase is RolloutPhase.PROMOTED:  # type: ignore[union-attr]
             rig.down()
             rig.up()
 
 
 def _row(fault: Fault, one: Played) -> str:
-    found = one.phase is not Phase.PROMOTED
+    found = one.phase is not RolloutPhase.PROMOTED
     cells = [
         fault.words,
         "yes" if found else "**no**",
@@ -185,7 +185,7 @@ def _disturbed(rig: Rig, folder: Path, seconds: float) -> str:
     began = time.time()
     killing.disturb(rig, seconds)
     over = time.time()
-    rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS)
+    rig.wait(lambda state: state.is_over and state.moved, _LONGEST_SECONDS)
     entries, state = rig.entries(), rig.state()
     rig.settle()
     asked = load.stop()
@@ -195,13 +195,13 @@ def _disturbed(rig: Rig, folder: Path, seconds: float) -> str:
         for slow in (False, True)
     ]
     medians = [f"{1000 * times[len(times) // 2]:.0f}" if times else "–" for times in firsts]
-    held = [entry.at for entry in entries if entry.about.get("standing") == "hold"]
+    held = [entry.at for entry in entries if entry.details.get("standing") == "hold"]
     ended = at_of(entries, *ENDED)
     return (
         f"| {seconds:g} | {state.phase if state else None} | {', '.join(medians)} "
         f"| {f'{held[0] - began:.0f} to {held[-1] - began:.0f}' if held else '–'} "
         f"| {f'{ended - began:.0f}' if ended else '–'} | {sum(each.failed for each in asked)} "
-        f"| {state.end.get('reason', '') if state else ''} |"
+        f"| {state.outcome.get('reason', '') if state else ''} |"
     )
 
 
@@ -216,13 +216,13 @@ def same(rig: Rig, folder: Path, n: int, is_over: Callable[[], bool]) -> Iterato
             break
         if (done := rig.start(rig.equal)).code:
             raise RuntimeError(done.words[-2000:])
-        if not rig.wait(lambda state: state.ended and state.moved, _LONGEST_SECONDS):
+        if not rig.wait(lambda state: state.is_over and state.moved, _LONGEST_SECONDS):
             say(f"not at its end after {_LONGEST_SECONDS:g} s: {rig.state()}")
         state = rig.state()
         rig.settle()
         ran += 1
-        if state is None or state.phase is not Phase.PROMOTED:
-            wrong.append(str(state.end.get("reason")) if state else "no journal")
+        if state is None or state.phase is not RolloutPhase.PROMOTED:
+            wrong.append(str(state.outcome.get("reason")) if state else "no journal")
             say(f"rolled back: {wrong[-1]}")
     asked = load.stop()
     low, high = share_bounds(len(wrong), ran)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tritonctl import ServerError
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import EmbeddedServer
-from tritonctl.server.supervisor import server_processes
+from tritonctl.runtimes.server_state import EmbeddedServer
+from tritonctl.supervision.supervisor import server_processes
 
 SERVER = "tritonserver"
 _STUB = "triton_python_backend_stub"

@@ -31,8 +31,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from bench import MODEL, PROMPTS, read_lines, running, speller, write_project
 from measure import SERVER, Sample, Sampler
 from tritonctl import AsyncTritonClient, SamplingParameters, TritonctlError
-from tritonctl.server.restarts import described, read_restarts
-from tritonctl.server.state import EmbeddedServer, ServerFiles
+from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles
+from tritonctl.supervision.restarts import describe_crashes, read_restarts
 
 MOST_PROMPTS = 200
 SAMPLING = SamplingParameters(max_tokens=64)
@@ -189,7 +189,7 @@ def report(samples: list[Sample], tally: Tally, files: ServerFiles) -> int:
         print(sample.line())
     print(f"\nstreams: {tally.began}, {dict(tally.counts)}")
     if crashes := read_restarts(files.restarts):
-        print(f"tritonserver {described(crashes)}; {tally.resumed} answers went on")
+        print(f"tritonserver {describe_crashes(crashes)}; {tally.resumed} answers went on")
     problems = judge(samples, tally)
     for problem in problems:
         print(f"WRONG: {problem}")

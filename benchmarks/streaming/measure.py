@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.server.supervisor import process_fields, server_processes
+from tritonctl.supervision.supervisor import process_fields, server_processes
 
 _NS_PER_MS = 1e6
 _ATTEMPTS = 5

@@ -29,10 +29,10 @@ from measure import Load  # noqa: E402
 from prompts import prompts_of, train_tokenizer, write_input  # noqa: E402
 from server import started  # noqa: E402
 from tritonctl import build_engine  # noqa: E402
-from tritonctl.engines.build.catalog import builder_named  # noqa: E402
-from tritonctl.engines.build.engine import Artefact  # noqa: E402
-from tritonctl.engines.build.runners import venv_python  # noqa: E402
-from tritonctl.host.environments import ensure, environment_python  # noqa: E402
+from tritonctl.engines.builds.catalog import builder_named  # noqa: E402
+from tritonctl.engines.builds.engine import Artefact  # noqa: E402
+from tritonctl.engines.builds.runners import venv_python  # noqa: E402
+from tritonctl.host.environments import ensure_environment, environment_python  # noqa: E402
 from tritonctl.repository.plan import plan_repository  # noqa: E402
 from tritonctl.repository.server_environment import server_recipe  # noqa: E402
 
@@ -66,7 +66,9 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     project = write_project(folder, {"real": model})
     artefact = build_engine(project, "real", SILENT)
     prompts = deque(prompts_of(tokenizer, PROMPT_TOKENS, PROMPTS))
-    python = environment_python(ensure(server_recipe(plan_repository(project).programs), SILENT))
+    python = environment_python(
+        ensure_environment(server_recipe(plan_repository(project).programs), SILENT)
+    )
     settings = engine_settings(artefact)
     columns = "streams", "in-process tokens/s", "gRPC tokens/s", "gRPC to in-process", "the client"
     heading("One engine in-process and through gRPC", columns)

@@ -81,7 +81,7 @@ def declare_tensors(mock: Path) -> None:
     """Give the mock engine the tensors of a real one."""
     shipped = CHECKOUT / "python_backends" / "openvino_engine" / "backend.toml"
     tensors = shipped.read_text(encoding="utf-8")
-    tensors = tensors[tensors.index("[[inputs]]") :]
+    tensors = tensors[tensors.index("[sampling]") :]
     mock.write_text(mock.read_text(encoding="utf-8") + "\n" + tensors, encoding="utf-8")
 
 

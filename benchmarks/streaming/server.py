@@ -10,11 +10,11 @@ from pathlib import Path
 from bench import SILENT, running
 from measure import PerfAnalyzer
 from tritonctl import Project
-from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, site_packages
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
 
-_PERF_ANALYZER = Recipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
+_PERF_ANALYZER = EnvironmentRecipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
 _LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
@@ -25,8 +25,8 @@ def started(
     """perf_analyzer for the project's server, which runs on these cores."""
     with running(project, cores) as state:
         backends = plan_repository(project).backends
-        packages = site_packages(ensure(server_recipe(backends), SILENT))
-        binary = ensure(_PERF_ANALYZER, SILENT) / "bin" / "perf_analyzer"
+        packages = site_packages(ensure_environment(server_recipe(backends), SILENT))
+        binary = ensure_environment(_PERF_ANALYZER, SILENT) / "bin" / "perf_analyzer"
         libraries = _link_libraries(packages / "nvidia_pytriton.libs", folder / "libraries")
         yield PerfAnalyzer(binary, libraries, state.grpc_url, state.shm_prefix)
 

@@ -6,7 +6,7 @@
 
 Checkpoints are made here with random weights (hidden size 32, 2 layers; images of 64 x 64 pixels):
 their parity counts, their sizes and rates compare precisions and architectures with one another.
---engines adds engines of real checkpoints. FOLDER keeps the builds, for controls.py and for the
+--engines adds engines of real checkpoints. FOLDER keeps the builds, for the
 next run, which makes the absent ones alone. The rate is that of one core: texts of 64 tokens or
 images a second of processor time, in ONNX Runtime alone with one thread, at the best of 1, 8 and 32
 a run; other work of the machine moves it little. --write: the page
@@ -57,7 +57,7 @@ size of the engine, and items a second of one core's time in ONNX Runtime alone:
 {tokens} tokens, images of {pixels} x {pixels} pixels. Bold: real checkpoints. The others have
 random weights, hidden size 32 and 2 layers; their sizes and rates only compare precisions and
 architectures with each other. –: not built, or [refused](#refused). Every build also saw every
-[mistake made on purpose](negative-controls.md).
+mistake made on purpose.
 """
 
 

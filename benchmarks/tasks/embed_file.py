@@ -243,7 +243,7 @@ def command(url: str, file: Path, *options: str) -> tuple[float, float]:
     done = subprocess.run(program, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return float(json.loads(done.stdout)["seconds"]), cpu
+    return float(json.loads(done.stdout)["duration_seconds"]), cpu
 
 
 def told(took: dict[str, list[Took]], asked: argparse.Namespace) -> int:

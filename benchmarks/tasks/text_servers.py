@@ -16,9 +16,9 @@ from bench import SILENT, running, write_project
 from meter import MARKER, processes
 from rounds import write
 from servers import Subject, Up, peer, python_of
-from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.runners import builder_recipe
-from tritonctl.host.environments import ensure, environment_python
+from tritonctl.engines.builds.catalog import builder_named
+from tritonctl.engines.builds.runners import builder_recipe
+from tritonctl.host.environments import ensure_environment, environment_python
 
 HERE = Path(__file__).resolve().parent
 ROWS = 32
@@ -99,7 +99,9 @@ def alone(served: Served, marker: str, library: str, python: Callable[[], Path])
 
 def builders_python() -> Path:
     """The builder's interpreter, which has the reference library."""
-    return environment_python(ensure(builder_recipe(builder_named("onnxruntime")), SILENT))
+    return environment_python(
+        ensure_environment(builder_recipe(builder_named("onnxruntime")), SILENT)
+    )
 
 
 ONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": ROWS}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large files of a hub's model into its cache, each resumed where an earlier download ended.
+"""Downloads large files of a hub model into its cache and resumes interrupted downloads.
 
-huggingface_hub itself begins again (its pull request 4228): two processes may write one
-file where locks do not hold. The caller holds a lock, and a digest says whether the file is right.
+huggingface_hub restarts a download (its pull request 4228), because two processes may write one
+file on file systems without locks. Here the caller holds a lock, and a digest verifies the file.
 """
 
 import hashlib
@@ -17,47 +17,47 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers
 
-from refusals import AGAIN, Refusal
+from download_errors import RETRY, DownloadError
 
-_AT_ONCE = 4
-_ANSWER_SECONDS = 30.0
+_PARALLEL_DOWNLOADS = 4
+_TIMEOUT_SECONDS = 30.0
 _BLOCK = 1 << 20
 
 
 def download(repo: str, commit: str, digests: Mapping[str, str], blobs: Path) -> None:
-    """Bring files, given with their SHA-256, into `blobs/`. Raises the first that fails."""
+    """Download files to `blobs`. `digests`: SHA-256 by file. Raises the first failure."""
     blobs.mkdir(parents=True, exist_ok=True)
-    one = partial(_download, repo, commit, blobs)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for done in [pool.submit(one, name, digest) for name, digest in digests.items()]:
+    download_file = partial(_download, repo, commit, blobs)
+    with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+        for done in [pool.submit(download_file, name, digest) for name, digest in digests.items()]:
             done.result()
 
 
 def _download(repo: str, commit: str, blobs: Path, name: str, digest: str) -> None:
     url = hf_hub_url(repo, name, revision=commit)
-    about = get_hf_file_metadata(url, timeout=_ANSWER_SECONDS, headers=build_hf_headers())
-    blob = blobs / str(about.etag)
+    metadata = get_hf_file_metadata(url, timeout=_TIMEOUT_SECONDS, headers=build_hf_headers())
+    blob = blobs / str(metadata.etag)
     if blob.exists():
         return
-    part = blob.with_name(f"{blob.name}.incomplete")
-    # The store that the hub redirects to has its own signature in the address.
-    token = None if urlsplit(about.location).netloc == urlsplit(url).netloc else False
-    with part.open("ab") as file:
+    partial_file = blob.with_name(f"{blob.name}.incomplete")
+    # The hub redirects to a store whose address contains a signature, so it needs no token.
+    token = None if urlsplit(metadata.location).netloc == urlsplit(url).netloc else False
+    with partial_file.open("ab") as file:
         http_get(
-            about.location,
+            metadata.location,
             file,
             resume_size=file.tell(),
             headers=build_hf_headers(token=token),
-            expected_size=about.size,
+            expected_size=metadata.size,
         )
-    if _sha256(part) != digest:
-        part.unlink()
-        raise Refusal(
+    if _sha256(partial_file) != digest:
+        partial_file.unlink()
+        raise DownloadError(
             "damaged",
-            f"{name} did not come as the hub describes it, and was removed",
-            f"{AGAIN}; check HF_ENDPOINT and the proxy if it happens twice",
+            f"{name} differs from the hub's description and was removed",
+            f"{RETRY}; check HF_ENDPOINT and the proxy if it happens twice",
         )
-    os.replace(part, blob)
+    os.replace(partial_file, blob)
 
 
 def _sha256(file: Path) -> str:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Downloads a model of the Hugging Face Hub: `fetch.py --request R.json --result S.json`.
 
-R: `repo`, `revision`, `records`: a folder, in which COMMIT.json says what has to come before it
-comes. S: `status` ok with `commit`, `files`, `bytes`; or failed with `kind`, `problem`, `remedy`.
-Lines of standard output: `@size WANTED BEGUN`, `@bytes HERE ALL`. The token is in HF_TOKEN.
+R: `repo`, `revision`, `records` (a folder). Before the download starts, COMMIT.json in `records`
+lists the files. S: `status` ok with `commit`, `files`, `bytes`; or failed with `kind`, `problem`,
+`remedy`. Lines of standard output: `@size MISSING PARTIAL`, `@bytes PRESENT TOTAL`. The token is
+in HF_TOKEN.
 """
 
 import argparse
@@ -14,30 +15,34 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants, hf_hub_download
 from huggingface_hub.hf_api import ModelInfo
 
 import blobs
-from refusals import AGAIN, Refusal, endpoint, explained
-from selection import PICKLES, has_weights, needed
+from download_errors import RETRY, DownloadError, endpoint, to_download_error
+from selection import PICKLES, has_weights, required_files
+from validation import check_commit, check_names, check_responses, check_revision
 
-_SECONDS_BETWEEN = 0.5
-_ANSWER_SECONDS = 30.0
+_PROGRESS_SECONDS = 0.5
+_TIMEOUT_SECONDS = 30.0
+_PARALLEL_DOWNLOADS = 4
 
 
-def say(line: str) -> None:
-    """Write one line to stdout at once: the host shows it."""
+def print_line(line: str) -> None:
+    """Write one line to stdout at once. The host displays it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def write(file: Path, record: dict[str, Any]) -> None:
-    """Write a whole JSON file or nothing."""
+def write_json(file: Path, record: dict[str, Any]) -> None:
+    """Write a JSON file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     temporary.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
@@ -45,73 +50,92 @@ def write(file: Path, record: dict[str, Any]) -> None:
 
 
 def fetch(request: dict[str, Any]) -> dict[str, Any]:
-    """Download what is missing of a model. Raises Refusal, or what the library raises."""
+    """Download what is missing of a model. Raises DownloadError, or what the library raises."""
     repo, revision = request["repo"], request["revision"]
-    info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_ANSWER_SECONDS)
-    commit = str(info.sha)
-    sizes = _chosen(repo, info)
+    check_revision(revision)
+    info = HfApi().model_info(
+        repo, revision=revision, files_metadata=True, timeout=_TIMEOUT_SECONDS
+    )
+    commit = check_commit(repo, revision, info.sha)
+    check_names(repo, (sibling.rfilename for sibling in info.siblings or ()))
+    check_responses(commit)
+    sizes = _select_files(repo, info)
     folder = Path(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
     snapshot = folder / "snapshots" / commit
-    write(Path(request["records"], f"{commit}.json"), {"revision": revision, "files": sizes})
-    missing = [name for name, size in sizes.items() if _size(snapshot / name) != size]
+    write_json(Path(request["records"], f"{commit}.json"), {"revision": revision, "files": sizes})
+    missing = [name for name, size in sizes.items() if _file_size(snapshot / name) != size]
     if missing:
         _check_space(folder, repo, sum(sizes[name] for name in missing))
-        here = sum(sizes.values()) - sum(sizes[name] for name in missing)
-        with _progress(folder / "blobs", here, sum(sizes.values())):
+        present_bytes = sum(sizes.values()) - sum(sizes[name] for name in missing)
+        with _report_progress(folder / "blobs", present_bytes, sum(sizes.values())):
             blobs.download(repo, commit, _digests(info, missing), folder / "blobs")
-            snapshot_download(repo, revision=commit, allow_patterns=missing, max_workers=4)
-    _verify(snapshot, sizes)
+            _link_files(repo, commit, missing)
+    _verify_sizes(folder, snapshot, sizes)
     if revision != commit:
-        _refer(folder / "refs" / revision, commit)
+        _write_reference(folder / "refs" / revision, commit)
     return {"commit": commit, "files": sizes, "bytes": sum(sizes[name] for name in missing)}
 
 
+def _link_files(repo: str, commit: str, names: list[str]) -> None:
+    """Download small files and link all in the snapshot.
+
+    Not snapshot_download(): it asks for commit and names again, and takes the names as patterns.
+    """
+    download_file = partial(hf_hub_download, repo, revision=commit)
+    with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+        for done in [pool.submit(download_file, name) for name in names]:
+            done.result()
+
+
 def _digests(info: ModelInfo, names: list[str]) -> dict[str, str]:
-    """SHA-256 of the large ones among files; the hub knows it of no other."""
-    large = {one.rfilename: one.lfs.sha256 for one in info.siblings or () if one.lfs}
+    """Return the SHA-256 of the large files among `names`. The hub has no others."""
+    large = {
+        sibling.rfilename: sibling.lfs.sha256 for sibling in info.siblings or () if sibling.lfs
+    }
     return {name: large[name] for name in names if name in large}
 
 
-def _chosen(repo: str, info: ModelInfo) -> dict[str, int]:
-    sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
-    chosen = needed(sizes)
-    if not has_weights(chosen):
-        pickles = [name for name in sizes if any(fnmatch(name, like) for like in PICKLES)]
-        also = f": its weights are pickles ({pickles[0]})" if pickles else ""
-        raise Refusal(
+def _select_files(repo: str, info: ModelInfo) -> dict[str, int]:
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
+    selected = required_files(sizes)
+    if not has_weights(selected):
+        pickles = [name for name in sizes if any(fnmatch(name, pattern) for pattern in PICKLES)]
+        note = f": its weights are pickles ({pickles[0]})" if pickles else ""
+        raise DownloadError(
             "weights",
-            f"{repo} has neither safetensors nor an ONNX graph at {endpoint()}{also}",
-            "choose a model or a `revision:` that has safetensors; pickles are never fetched: "
-            "convert them (`save_pretrained()`), and name the folder in `checkpoint:`",
+            f"{repo} has neither safetensors nor an ONNX graph at {endpoint()}{note}",
+            "choose a model or a `revision:` with safetensors; pickles are never fetched: "
+            "convert them (`save_pretrained()`) and name the folder in `checkpoint:`",
         )
-    return {name: sizes[name] for name in chosen}
+    return {name: sizes[name] for name in selected}
 
 
-def _check_space(folder: Path, repo: str, wanted: int) -> None:
+def _check_space(folder: Path, repo: str, missing_bytes: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    begun = sum(filter(None, map(_size, (folder / "blobs").glob("*.incomplete"))))
+    partial_bytes = sum(filter(None, map(_file_size, (folder / "blobs").glob("*.incomplete"))))
     free = shutil.disk_usage(folder).free
-    say(f"@size {wanted} {begun}")
-    if wanted - begun > free:
-        raise Refusal(
+    print_line(f"@size {missing_bytes} {partial_bytes}")
+    if missing_bytes - partial_bytes > free:
+        raise DownloadError(
             "disk",
-            f"{repo} takes {(wanted - begun) / 1e9:.1f} GB more, and {folder} has "
+            f"{repo} takes {(missing_bytes - partial_bytes) / 1e9:.1f} GB more, and {folder} has "
             f"{free / 1e9:.1f} GB left",
-            f"free space, or set HF_HOME to a folder on another disk; then {AGAIN}",
+            f"free space, or set HF_HOME to a folder on another disk; then {RETRY}",
         )
 
 
 @contextmanager
-def _progress(blobs: Path, here: int, whole: int) -> Iterator[None]:
-    """Say every half second how many bytes are there; what was there before counts."""
-    before = _sum_of(blobs, complete=True)
+def _report_progress(blobs: Path, present_bytes: int, total_bytes: int) -> Iterator[None]:
+    """Print the number of present bytes every half second, earlier ones included."""
+    initial_bytes = _total_size(blobs, complete=True)
     done = threading.Event()
 
-    def watch() -> None:
-        while not done.wait(_SECONDS_BETWEEN):
-            say(f"@bytes {min(whole, here + _sum_of(blobs) - before)} {whole}")
+    def report() -> None:
+        while not done.wait(_PROGRESS_SECONDS):
+            current_bytes = present_bytes + _total_size(blobs) - initial_bytes
+            print_line(f"@bytes {min(total_bytes, current_bytes)} {total_bytes}")
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield
@@ -120,35 +144,38 @@ def _progress(blobs: Path, here: int, whole: int) -> Iterator[None]:
         thread.join()
 
 
-def _sum_of(blobs: Path, *, complete: bool = False) -> int:
+def _total_size(blobs: Path, *, complete: bool = False) -> int:
     with suppress(FileNotFoundError):
         files = [file for file in blobs.iterdir() if not complete or file.suffix != ".incomplete"]
-        return sum(filter(None, map(_size, files)))
+        return sum(filter(None, map(_file_size, files)))
     return 0
 
 
-def _verify(snapshot: Path, sizes: dict[str, int]) -> None:
-    wrong = [name for name, size in sizes.items() if _size(snapshot / name) != size]
+def _verify_sizes(folder: Path, snapshot: Path, sizes: dict[str, int]) -> None:
+    wrong = [name for name, size in sizes.items() if _file_size(snapshot / name) != size]
     for file in (snapshot / name for name in wrong):
-        for damaged in (file.resolve(), file):
-            damaged.unlink(missing_ok=True)
+        blob = file.resolve()
+        # A link that somebody else made is removed, and never the file that it names.
+        if blob.parent == (folder / "blobs").resolve():
+            blob.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     if wrong:
-        raise Refusal(
+        raise DownloadError(
             "damaged",
-            f"{wrong[0]} did not come in the size that the hub names, and was removed",
-            f"{AGAIN}; check HF_ENDPOINT and the proxy if it happens twice",
+            f"{wrong[0]} differs in size from the hub's description and was removed",
+            f"{RETRY}; check HF_ENDPOINT and the proxy if it happens twice",
         )
 
 
-def _refer(reference: Path, commit: str) -> None:
-    """What the revision is now, where the library and other tools look without the network."""
+def _write_reference(reference: Path, commit: str) -> None:
+    """Write the commit of a revision where the library and other tools read it offline."""
     reference.parent.mkdir(parents=True, exist_ok=True)
     temporary = reference.with_name(f".{reference.name}.{os.getpid()}")
     temporary.write_text(commit, encoding="utf-8")
     os.replace(temporary, reference)
 
 
-def _size(file: Path) -> int | None:
+def _file_size(file: Path) -> int | None:
     try:
         return file.stat().st_size
     except OSError:
@@ -156,19 +183,19 @@ def _size(file: Path) -> int | None:
 
 
 def main() -> int:
-    """Run the program: exit status 0 if and only if the result says ok."""
+    """Run the program. Return exit status 0 if and only if the result is ok."""
     parser = argparse.ArgumentParser(description="Download a model of the Hugging Face Hub.")
     parser.add_argument("--request", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
-    given = parser.parse_args()
-    request = json.loads(given.request.read_text(encoding="utf-8"))
+    arguments = parser.parse_args()
+    request = json.loads(arguments.request.read_text(encoding="utf-8"))
     try:
-        write(given.result, {"status": "ok", **fetch(request)})
+        write_json(arguments.result, {"status": "ok", **fetch(request)})
     except Exception as error:
         traceback.print_exc()
-        refusal = explained(error, request["repo"], request["revision"])
-        record = {"kind": refusal.kind, "problem": refusal.problem, "remedy": refusal.remedy}
-        write(given.result, {"status": "failed", **record})
+        failure = to_download_error(error, request["repo"], request["revision"])
+        record = {"kind": failure.kind, "problem": failure.problem, "remedy": failure.remedy}
+        write_json(arguments.result, {"status": "failed", **record})
         return 1
     return 0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build an ONNX Runtime engine: `python build.py --request R.json --result S.json`.
 
-The working directory is a fresh staging folder, and nothing is written outside it but the result.
-The contract (request, result, progress lines, exit codes) is in builders/README.md.
+The working directory is a fresh staging folder. Only the result is written outside it.
+builders/README.md has the contract (request, result, progress lines, exit codes).
 """
 
 import dataclasses
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
-# Serving's own code is what a proof runs.
+# A proof runs the code used in serving.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
-from buildlib.program import Stages, run_program, say
-from buildlib.request import Request, read_request
-from buildlib.versions import cpu_name, versions
-from clip import ClipBuild, build_clip, checked_clip
-from images import ImageBuild, build_images, checked_images
+from buildlib.program import Stages, print_line, run_program
+from buildlib.request import read_request
+from buildlib.request_types import BuilderRequest
+from buildlib.versions import cpu_name, installed_versions
+from clip import ClipBuild, build_clip, check_clip_request
+from images import ImageBuild, build_images, check_image_request
 from onnxlib.graph import (
     OnnxGraph,
     check_external_data,
@@ -30,28 +31,28 @@ from onnxlib.graph import (
     check_not_quantised,
     tensor_specs,
 )
-from options import Options, read_options
+from options import OnnxRuntimeOptions, read_options
 from precisions import check_error
 from source import (
     MODEL,
-    Encoder,
-    GivenGraph,
+    HuggingFaceEncoder,
+    OnnxFile,
     Source,
     inspect_source,
-    refuse_files_beside,
+    refuse_external_files,
     resolve_max_seq_len,
 )
 from support import ONNX_RUNTIME
 from taskcompile.clip_text import is_clip
-from taskcompile.compile import Encoder as CompiledEncoder
+from taskcompile.compile import EncoderFacts as CompiledEncoder
 from taskcompile.compile import compile_task
 from taskcompile.image_task import IMAGE_TASKS
-from taskcompile.own_pooling import refuse_other_pooling
-from taskcompile.task import EMBEDDING, Task, write_task
-from taskproof.own_set import read_set
+from taskcompile.pooling_check import refuse_other_pooling
+from taskcompile.task import EMBEDDING, TextTask, write_task
+from taskproof.evaluation_set import read_evaluation_set
 
 if TYPE_CHECKING:
-    from data import Data
+    from data import FeedSource
 
 _ENGINE = Path("engine")
 _FOLDERS = (_ENGINE, artefact.TOKENIZER)
@@ -65,8 +66,8 @@ Outputs = Callable[[dict[str, Any]], list[Any]]
 
 
 @dataclass(frozen=True)
-class _Plain:
-    """The source as a graph in fp32, and its own answers."""
+class _Fp32Graph:
+    """The source as a graph in fp32."""
 
     file: Path
     graph: OnnxGraph
@@ -75,18 +76,18 @@ class _Plain:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a request means. `max_seq_len`: tokens of a text; None for a graph without that."""
+class OnnxRuntimeBuild:
+    """A checked request."""
 
-    request: Request
-    options: Options
+    request: BuilderRequest
+    options: OnnxRuntimeOptions
     source: Source
-    max_seq_len: int | None
-    task: Task | None
+    max_seq_len: int | None  # tokens of a text; None: the graph has no sequence
+    task: TextTask | None
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Those of the artefact."""
+        """The folders of the artefact."""
         return (*_FOLDERS, *(_TASK_FOLDERS if self.task else ()))
 
 
@@ -97,70 +98,72 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: the build cannot be done; anything else raised is a bug or the machine's.
+        BuildError: the build is not possible. Other exceptions are bugs or machine failures.
     """
-    asked = checked(file)
-    if isinstance(asked, ImageBuild):
-        return build_images(asked, stages)
-    if isinstance(asked, ClipBuild):
-        return build_clip(asked, stages)
-    request, source = asked.request, asked.source
-    artefact.prepare((*asked.folders, _WORK))
-    plain = _plain_graph(asked, stages)
+    job = check_request(file)
+    if isinstance(job, ImageBuild):
+        return build_images(job, stages)
+    if isinstance(job, ClipBuild):
+        return build_clip(job, stages)
+    request, source = job.request, job.source
+    artefact.create_folders((*job.folders, _WORK))
+    plain = _fp32_graph(job, stages)
     with stages.stage("convert"):
         from convert import convert
-        from data import Data
+        from data import FeedSource
 
-        data = Data(request, asked.options, source, plain.graph, asked.max_seq_len)
-        feeds = [] if asked.task else data.evaluation()
+        data = FeedSource(request, job.options, source, plain.graph, job.max_seq_len)
+        feeds = [] if job.task else data.evaluation()
         convert(
             plain.file,
             _WORK,
             _ENGINE / MODEL,
             precision=request.precision,
-            options=asked.options,
-            feeds=_calibration(asked, data),
+            options=job.options,
+            feeds=_calibration_feeds(job, data),
         )
         if source.folder is not None:
             artefact.copy_tokenizer(source.folder)
     with stages.stage("evaluate"):
-        if asked.task and isinstance(source, Encoder):
-            judged = _prove(asked, asked.task, source, plain)
+        if job.task and isinstance(source, HuggingFaceEncoder):
+            evaluation = _prove(job, job.task, source, plain)
         else:
-            judged = _compare(asked, plain, feeds)
-        padding = _padding(asked.options, plain, data)
+            evaluation = _compare(job, plain, feeds)
+        padding = _padding(job.options, plain, data)
     shutil.rmtree(_WORK)
     return {
-        "files": artefact.files(asked.folders),
-        "tensors": _served_tensors(),
-        "limits": _limits(request, asked.max_seq_len),
+        "files": artefact.list_files(job.folders),
+        "tensors": _engine_tensors(),
+        "limits": _limits(request, job.max_seq_len),
         "model": None,
-        "runtime": _runtime(asked) | ({"padding": padding} if padding else {}),
-        "versions": versions((*_LIBRARIES, *_others(asked))),
+        "runtime": _runtime(job) | ({"padding": padding} if padding else {}),
+        "versions": installed_versions((*_LIBRARIES, *_extra_libraries(job))),
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
-        **judged,
+        **evaluation,
     }
 
 
-def _calibration(asked: Checked, data: "Data") -> list[dict[str, Any]]:
-    if asked.task is None:
+def _calibration_feeds(job: OnnxRuntimeBuild, data: "FeedSource") -> list[dict[str, Any]]:
+    if job.task is None:
         return data.calibration()
-    if asked.options.calibration != "static":
+    if job.options.calibration != "static":
         return []
-    from taskproof.calibration import text_calibration
+    from taskproof.calibration import text_calibration_feeds
 
-    return text_calibration(asked.request, asked.task, asked.request.checkpoint)
+    return text_calibration_feeds(job.request, job.task, job.request.checkpoint)
 
 
-def _prove(asked: Checked, task: Task, source: Encoder, plain: _Plain) -> dict[str, Any]:
+def _prove(
+    job: OnnxRuntimeBuild, task: TextTask, source: HuggingFaceEncoder, plain: _Fp32Graph
+) -> dict[str, Any]:
     from proof import prove_task
-    from taskproof.reference import version_of
+    from taskproof.text_reference import reference_version
 
-    write_task(task, artefact.TASK, version=version_of(task))
+    write_task(task, artefact.TASK, version=reference_version(task))
     proof = prove_task(
-        asked.request,
-        asked.options,
+        job.request,
+        job.options,
         source,
         task,
         module=plain.module,
@@ -171,124 +174,128 @@ def _prove(asked: Checked, task: Task, source: Encoder, plain: _Plain) -> dict[s
     return {"parity": None, "proof": proof}
 
 
-def _others(asked: Checked) -> tuple[str, ...]:
-    """Libraries that shaped this engine besides ONNX Runtime."""
-    exporters = _EXPORTERS if isinstance(asked.source, Encoder) else ()
-    return (*exporters, *(_REFERENCES if asked.task else ()))
+def _extra_libraries(job: OnnxRuntimeBuild) -> tuple[str, ...]:
+    """Return the libraries that made this engine in addition to ONNX Runtime."""
+    exporters = _EXPORTERS if isinstance(job.source, HuggingFaceEncoder) else ()
+    return (*exporters, *(_REFERENCES if job.task else ()))
 
 
-def _plain_graph(asked: Checked, stages: Stages) -> _Plain:
-    source, options = asked.source, asked.options
-    if isinstance(source, GivenGraph):
-        return _given(asked.request, source, stages)
-    # Here and below: seconds that a checkpoint with a problem must not cost.
+def _fp32_graph(job: OnnxRuntimeBuild, stages: Stages) -> _Fp32Graph:
+    source, options = job.source, job.options
+    if isinstance(source, OnnxFile):
+        return _load_onnx_file(job.request, source, stages)
+    # Imported here and below, because a checkpoint with a problem must not cost seconds.
     with stages.stage("load"):
         import export
 
-        module = export.load_encoder(source, options, asked.request, asked.task)
+        module = export.load_encoder(source, options, job.request, job.task)
     with stages.stage("export"):
-        from onnxlib.reader import graph_of, write_model
+        from onnxlib.reader import describe_graph, write_model
 
-        longest = asked.max_seq_len or source.max_seq_len
-        model = export.export_encoder(module, source, options, longest)
-        graph, file = graph_of(model), _WORK / MODEL
+        max_seq_len = job.max_seq_len or source.max_seq_len
+        model = export.export_encoder(module, source, options, max_seq_len)
+        graph, file = describe_graph(model), _WORK / MODEL
         check_graph(graph, source.folder, ONNX_RUNTIME)
         write_model(model, file, external=True)
-    return _Plain(file, graph, lambda feed: export.reference_outputs(module, feed), module)
+    return _Fp32Graph(file, graph, lambda feed: export.reference_outputs(module, feed), module)
 
 
-def _given(request: Request, source: GivenGraph, stages: Stages) -> _Plain:
+def _load_onnx_file(request: BuilderRequest, source: OnnxFile, stages: Stages) -> _Fp32Graph:
     with stages.stage("load"):
-        from onnxlib.reader import external_data, graph_of, read_model
+        from onnxlib.reader import describe_graph, external_data, read_model
 
         model = read_model(source.file)
-        graph = graph_of(model)
+        graph = describe_graph(model)
         check_graph(graph, source.file, ONNX_RUNTIME)
         if request.precision == "int8":
             check_not_quantised(graph, source.file)
-        outside = check_external_data(external_data(model), source.file)
-        if outside:
-            refuse_files_beside(source, outside)
+        external_files = check_external_data(external_data(model), source.file)
+        if external_files:
+            refuse_external_files(source, external_files)
 
     def outputs(feed: dict[str, Any]) -> list[Any]:
-        from convert import run, session
+        from convert import create_session, run_session
 
-        return run(session(source.file, optimise=False), feed)
+        return run_session(create_session(source.file, optimise=False), feed)
 
-    return _Plain(source.file, graph, outputs)
+    return _Fp32Graph(source.file, graph, outputs)
 
 
-def _compare(asked: Checked, plain: _Plain, feeds: list[dict[str, Any]]) -> dict[str, Any]:
-    from convert import run, session
-    from parity import Comparison, check_batching, largest_error, outcome
+def _compare(
+    job: OnnxRuntimeBuild, plain: _Fp32Graph, feeds: list[dict[str, Any]]
+) -> dict[str, Any]:
+    from convert import create_session, run_session
+    from parity import ParityComparison, check_batching, max_error, parity_result
 
-    engine = session(_ENGINE / MODEL)
-    got = [run(engine, feed) for feed in feeds]
+    engine = create_session(_ENGINE / MODEL)
+    actual = [run_session(engine, feed) for feed in feeds]
     expected = [plain.outputs(feed) for feed in feeds]
     names = [tensor.name for tensor in plain.graph.outputs]
-    comparison = Comparison(names, feeds, expected, got)
+    comparison = ParityComparison(names, feeds, expected, actual)
     check_batching(comparison)
-    error, peak = largest_error(comparison)
-    say(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
-    check_error(asked.request.precision, asked.options, error=error, peak=peak)
-    return {"parity": dataclasses.asdict(outcome(comparison, error))}
+    error, peak = max_error(comparison)
+    print_line(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
+    check_error(job.request.precision, job.options, error=error, peak=peak)
+    return {"parity": dataclasses.asdict(parity_result(comparison, error))}
 
 
-def _padding(options: Options, plain: _Plain, data: "Data") -> dict[str, Any] | None:
-    from convert import run, session
+def _padding(
+    options: OnnxRuntimeOptions, plain: _Fp32Graph, data: "FeedSource"
+) -> dict[str, Any] | None:
+    from convert import create_session, run_session
     from samples import takes_text
-    from taskproof.padding import measured_padding
+    from taskproof.padding import measure_padding
 
     if not (options.padding and takes_text(plain.graph)):
         return None
-    engine = session(_ENGINE / MODEL, threads=1)
-    return measured_padding(
+    engine = create_session(_ENGINE / MODEL, threads=1)
+    return measure_padding(
         plain.graph.inputs,
         plain.graph.outputs,
         source=plain.outputs,
-        engine=lambda feed: run(engine, feed),
+        engine=lambda feed: run_session(engine, feed),
         pad_id=data.pad_id,
-        longest=data.longest,
+        max_length=data.max_text_tokens,
     )
 
 
-def _served_tensors() -> dict[str, Any]:
-    from onnxlib.reader import graph_of, read_model
+def _engine_tensors() -> dict[str, Any]:
+    from onnxlib.reader import describe_graph, read_model
 
-    return tensor_specs(graph_of(read_model(_ENGINE / MODEL)))
+    return tensor_specs(describe_graph(read_model(_ENGINE / MODEL)))
 
 
-def _limits(request: Request, max_seq_len: int | None) -> dict[str, Any]:
+def _limits(request: BuilderRequest, max_seq_len: int | None) -> dict[str, Any]:
     lengths = {"max_seq_len": max_seq_len, "max_input_len": max_seq_len}
     return dataclasses.asdict(request.limits) | lengths
 
 
-def _runtime(asked: Checked) -> dict[str, Any]:
-    """What serving needs to know besides the tensors."""
+def _runtime(job: OnnxRuntimeBuild) -> dict[str, Any]:
+    """Return the `runtime` object of the result without `padding`."""
     facts: dict[str, Any] = {"model_file": (_ENGINE / MODEL).as_posix()}
-    source = asked.source
-    if isinstance(source, Encoder):
-        facts |= {"architecture": source.architecture, "max_seq_len": asked.max_seq_len}
-        if source.classifies:
-            facts["labels"] = list(asked.task.labels if asked.task else source.labels)
+    source = job.source
+    if isinstance(source, HuggingFaceEncoder):
+        facts |= {"architecture": source.architecture, "max_seq_len": job.max_seq_len}
+        if source.is_classifier:
+            facts["labels"] = list(job.task.labels if job.task else source.labels)
     return facts
 
 
-def checked(file: Path) -> Checked | ImageBuild | ClipBuild:
-    """Return what the request means, read by the standard library alone. Raises BuildError."""
+def check_request(file: Path) -> OnnxRuntimeBuild | ImageBuild | ClipBuild:
+    """Read and check a request with the standard library only. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
     if request.task in IMAGE_TASKS:
-        return checked_images(request, options)
+        return check_image_request(request, options)
     if request.task == EMBEDDING and is_clip(request.checkpoint):
-        return checked_clip(request, options)
+        return check_clip_request(request, options)
     source = inspect_source(
         request.checkpoint, allow_pickle=request.allow_pickle, task=request.task
     )
-    if request.task is None or isinstance(source, GivenGraph):  # which has no task
+    if request.task is None or isinstance(source, OnnxFile):  # files have no task
         _check_pooling(request, options, source)
-        longest = resolve_max_seq_len(request.limits.max_seq_len, source)
-        return Checked(request, options, source, longest, None)
+        max_seq_len = resolve_max_seq_len(request.limits.max_seq_len, source)
+        return OnnxRuntimeBuild(request, options, source, max_seq_len, None)
     task = compile_task(
         request,
         CompiledEncoder(
@@ -303,12 +310,16 @@ def checked(file: Path) -> Checked | ImageBuild | ClipBuild:
         normalize=options.normalize,
     )
     if request.evaluation is not None:
-        read_set(request.evaluation, task)
-    return Checked(request, options, source, task.text.max_seq_len, task)
+        read_evaluation_set(request.evaluation, task)
+    return OnnxRuntimeBuild(request, options, source, task.text.max_seq_len, task)
 
 
-def _check_pooling(request: Request, options: Options, source: Source) -> None:
-    if options.pooling != "none" and isinstance(source, Encoder) and not source.classifies:
+def _check_pooling(request: BuilderRequest, options: OnnxRuntimeOptions, source: Source) -> None:
+    if (
+        options.pooling != "none"
+        and isinstance(source, HuggingFaceEncoder)
+        and not source.is_classifier
+    ):
         refuse_other_pooling(
             source.folder, options.pooling, source.hidden_size, allow_pickle=request.allow_pickle
         )
@@ -320,6 +331,6 @@ if __name__ == "__main__":
             build,
             description="Build an ONNX Runtime engine from an encoder or an ONNX file.",
             stages=("load", "export", "convert", "evaluate"),
-            check=checked,
+            check=check_request,
         )
     )

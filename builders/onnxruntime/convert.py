@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a plain ONNX graph to the one that is served: optimise, convert, quantise, save.
+"""Optimises, converts and quantises an fp32 ONNX graph for serving.
 
 Importing this module imports onnx and onnxruntime.
 """
@@ -22,14 +22,14 @@ from onnxruntime.quantization import (
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from onnxlib.reader import write_model
-from options import Options
+from options import OnnxRuntimeOptions
 from taskproof.feeds import Feed
 
 _CPU = ["CPUExecutionProvider"]
 _LEVELS = {
     "disabled": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    # Not ORT_ENABLE_ALL: its layouts are for the CPU that builds, not for the one that serves.
+    # Not ORT_ENABLE_ALL: its layouts fit the building CPU, not the serving one.
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
 _METHODS = {
@@ -37,24 +37,24 @@ _METHODS = {
     "entropy": CalibrationMethod.Entropy,
     "percentile": CalibrationMethod.Percentile,
 }
-# Where the weights are. Quantised sums and activations cost accuracy and save nothing here.
+# The operators with weights. Quantised sums and activations cost accuracy and save nothing here.
 _OPERATORS = ["MatMul", "Gemm", "Conv", "Gather"]
 _DYNAMIC_OPERATORS = ["MatMul", "Gemm", "Gather"]
-# What TensorRT takes of Q/DQ: zero points of 0, signed activations, biases as they are; a table of
-# embeddings in int8 would save nothing where it is read.
+# TensorRT accepts Q/DQ with zero points of 0, signed activations and unquantised biases. An
+# embedding table in int8 would save nothing there.
 _COMPILED_OPERATORS = ["MatMul", "Gemm", "Conv"]
 # ONNX Runtime's convolutions in int8 give int8; its matrix products give fp32 as fast.
 _EXACT_OUTPUTS = ["MatMul", "Gemm"]
 _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
-# Protobuf ends at 2 GiB; the graph itself needs some room.
-_INSIDE_BYTES = 1_800_000_000
+# Protobuf's limit is 2 GiB, and the graph itself needs some space.
+_MAX_EMBEDDED_BYTES = 1_800_000_000
 _ERRORS_ONLY = 3
 
 
-def session(model: Path, *, optimise: bool = True, threads: int = 0) -> Any:
-    """Return a session on this machine's CPU; without `optimise`, the graph as it is written.
+def create_session(model: Path, *, optimise: bool = True, threads: int = 0) -> Any:
+    """Return a session on this machine's CPU. Without `optimise` it runs the graph as written.
 
-    `threads`: of a run, the caller's among them; 0: one for each core.
+    `threads`: per run, including the caller's; 0: one per core.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -65,27 +65,33 @@ def session(model: Path, *, optimise: bool = True, threads: int = 0) -> Any:
 
 
 def convert(
-    source: Path, work: Path, target: Path, *, precision: str, options: Options, feeds: list[Feed]
+    source: Path,
+    work: Path,
+    target: Path,
+    *,
+    precision: str,
+    options: OnnxRuntimeOptions,
+    feeds: list[Feed],
 ) -> None:
-    """Write `target` from the fp32 graph in `source`, in the precision asked for.
+    """Write `target` from the fp32 graph in `source`, in the requested precision.
 
-    `work` is a folder for what lies in between, `feeds` what static calibration measures ranges on.
+    `work`: a folder for intermediate files. `feeds`: the data of static calibration.
     """
-    made = work / "optimised.onnx"
-    optimise(source, made, _level(precision, options))
+    current = work / "optimised.onnx"
+    optimise(source, current, _level(precision, options))
     if precision == "fp16":
-        optimised, made = made, work / "fp16.onnx"
-        write_model(_fp16(optimised, options), made, external=True)
+        optimised, current = current, work / "fp16.onnx"
+        write_model(_fp16(optimised, options), current, external=True)
     elif precision == "int8":
-        optimised, made = made, work / "int8.onnx"
-        _quantise(optimised, made, options, feeds)
-    model = onnx.load(made)
-    inside = model.ByteSize() < _INSIDE_BYTES and not options.external_data
-    write_model(model, target, external=not inside)
+        optimised, current = current, work / "int8.onnx"
+        _quantise(optimised, current, options, feeds)
+    model = onnx.load(current)
+    is_embedded = model.ByteSize() < _MAX_EMBEDDED_BYTES and not options.external_data
+    write_model(model, target, external=not is_embedded)
 
 
-def _level(precision: str, options: Options) -> str:
-    # A fused operator has no Q/DQ form: static quantisation wants the standard ones.
+def _level(precision: str, options: OnnxRuntimeOptions) -> str:
+    # A fused operator has no Q/DQ form, so static quantisation needs the standard operators.
     static = precision == "int8" and options.calibration == "static"
     if static and options.graph_optimization_level == "extended":
         return "basic"
@@ -93,7 +99,7 @@ def _level(precision: str, options: Options) -> str:
 
 
 def optimise(source: Path, target: Path, level: str) -> None:
-    """Write `source` with what ONNX Runtime folds and fuses at `level`, weights beside it."""
+    """Write `source`, folded and fused by ONNX Runtime at `level`, with external weights."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.graph_optimization_level = _LEVELS[level]
@@ -103,29 +109,29 @@ def optimise(source: Path, target: Path, level: str) -> None:
     onnxruntime.InferenceSession(source, options, providers=_CPU)
 
 
-def _fp16(source: Path, options: Options) -> Any:
+def _fp16(source: Path, options: OnnxRuntimeOptions) -> Any:
     return convert_float_to_float16(
         onnx.load(source),
         keep_io_types=options.keep_io_types,
-        # It works on one message in memory, where large graphs do not fit.
+        # Shape inference needs one message in memory, which large graphs exceed.
         disable_shape_infer=_is_large(source),
     )
 
 
-def _forget_shapes_of_weights(file: Path) -> None:
-    """Remove the second copy of weights' shapes, which ONNX Runtime saves.
+def _remove_weight_shapes(file: Path) -> None:
+    """Remove the second copy of weights' shapes that ONNX Runtime saves.
 
-    quantize_dynamic transposes the weight of a Gemm, and fails when the copy then differs.
+    quantize_dynamic transposes the weight of a Gemm and fails if the copy then differs.
     """
     model = onnx.load(file, load_external_data=False)
     weights = {tensor.name for tensor in model.graph.initializer}
-    kept = [value for value in model.graph.value_info if value.name not in weights]
+    remaining = [value for value in model.graph.value_info if value.name not in weights]
     del model.graph.value_info[:]
-    model.graph.value_info.extend(kept)
+    model.graph.value_info.extend(remaining)
     onnx.save(model, file)
 
 
-def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -> None:
+def _quantise(source: Path, target: Path, options: OnnxRuntimeOptions, feeds: list[Feed]) -> None:
     shared: dict[str, Any] = {
         "per_channel": options.per_channel,
         "reduce_range": options.reduce_range,
@@ -135,21 +141,21 @@ def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -
         "extra_options": {"MatMulConstBOnly": True},
     }
     if options.calibration == "dynamic":
-        _forget_shapes_of_weights(source)
+        _remove_weight_shapes(source)
         quantize_dynamic(source, target, op_types_to_quantize=_DYNAMIC_OPERATORS, **shared)
         return
-    operators = _COMPILED_OPERATORS if options.compiled else _OPERATORS
-    shared["extra_options"] |= _SYMMETRIC if options.compiled else {}
-    # Else what they give is cut where the calibration's ended, above all the graph's own answer.
-    exact = operators if options.compiled else _EXACT_OUTPUTS
+    operators = _COMPILED_OPERATORS if options.is_for_tensorrt else _OPERATORS
+    shared["extra_options"] |= _SYMMETRIC if options.is_for_tensorrt else {}
+    # Quantised outputs, above all the graph's, would be clipped to the range of the calibration.
+    exact = operators if options.is_for_tensorrt else _EXACT_OUTPUTS
     shared["extra_options"]["OpTypesToExcludeOutputQuantization"] = exact
     quantize_static(
         source,
         target,
-        _Feeds(feeds),
+        _FeedReader(feeds),
         nodes_to_exclude=_products_of_activations(source),
         quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QInt8 if options.compiled else QuantType.QUInt8,
+        activation_type=QuantType.QInt8 if options.is_for_tensorrt else QuantType.QUInt8,
         op_types_to_quantize=operators,
         calibrate_method=_METHODS[options.calibration_method],
         **shared,
@@ -157,9 +163,10 @@ def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -
 
 
 def _products_of_activations(file: Path) -> list[str]:
-    """Names of the matrix products without constant weights; `MatMulConstBOnly` is of dynamic int8.
+    """Return the names of matrix products without constant weights, as in attention.
 
-    Attention's: a softmax in int8 keeps 127 steps of its few large values, none of its small ones.
+    A softmax in int8 keeps 127 steps of its few large values and none of its small ones.
+    `MatMulConstBOnly` applies to dynamic int8 only.
     """
     graph = onnx.load(file, load_external_data=False).graph
     constants = {tensor.name for tensor in graph.initializer}
@@ -167,28 +174,30 @@ def _products_of_activations(file: Path) -> list[str]:
     return [node.name for node in products if constants.isdisjoint(node.input)]
 
 
-class _Feeds(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-    """Calibration data, one feed at a time."""
+class _FeedReader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+    """Yields the calibration data, one feed at a time."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
-        self._rest = iter(feeds)
+        self._remaining = iter(feeds)
 
     def get_next(self) -> Feed | None:
-        """The next feed, or None."""
-        return next(self._rest, None)
+        """Return the next feed, or None at the end."""
+        return next(self._remaining, None)
 
 
 def _is_large(model: Path) -> bool:
     files = model.parent.glob(f"{model.name}*")
-    return sum(file.stat().st_size for file in files) > _INSIDE_BYTES
+    return sum(file.stat().st_size for file in files) > _MAX_EMBEDDED_BYTES
 
 
-def run(engine: Any, feed: Feed) -> list[Any]:
-    """Return all outputs of a session as arrays; texts as arrays of objects."""
-    return [np.asarray(output) for output in engine.run(None, _fitted(engine, feed))]
+def run_session(engine: Any, feed: Feed) -> list[Any]:
+    """Return all outputs of a session as arrays. Texts become arrays of objects."""
+    return [np.asarray(output) for output in engine.run(None, _match_input_types(engine, feed))]
 
 
-def _fitted(engine: Any, feed: Feed) -> Feed:
-    """The feed of an fp32 graph for one whose inputs are fp16."""
+def _match_input_types(engine: Any, feed: Feed) -> Feed:
+    """Convert the feed of an fp32 graph for a graph with fp16 inputs."""
     halves = {tensor.name for tensor in engine.get_inputs() if tensor.type == "tensor(float16)"}
-    return {name: a.astype("float16") if name in halves else a for name, a in feed.items()}
+    return {
+        name: array.astype("float16") if name in halves else array for name, array in feed.items()
+    }

@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which feeds an engine is calibrated and compared on. Needs numpy."""
+"""Makes the feeds for calibration and comparison of an engine. Needs numpy."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from buildlib.problems import BuildError
 from buildlib.prompts import load_tokenizer
-from buildlib.request import Request
+from buildlib.request_types import BuilderRequest
 from onnxlib.graph import OnnxGraph
-from options import Options
-from samples import encode, random_feeds, random_rows, read_texts, sample_feeds, takes_text
-from source import Encoder, Source
+from options import OnnxRuntimeOptions
+from samples import encode_texts, random_feeds, random_rows, read_texts, sample_feeds, takes_text
+from source import HuggingFaceEncoder, Source
 from taskproof.feeds import Feed, text_feeds
 
 _SEED = 1234
-# Longer texts would make a comparison of minutes.
-_LONGEST = 512
+# With longer texts a comparison would take minutes.
+_MAX_TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class Data:
+class FeedSource:
     """Makes feeds for one graph."""
 
-    request: Request
-    options: Options
+    request: BuilderRequest
+    options: OnnxRuntimeOptions
     source: Source
     graph: OnnxGraph
     max_seq_len: int | None
 
     def calibration(self) -> list[Feed]:
-        """What static calibration measures ranges on: one feed per sample, all of one shape.
+        """Return the data of static calibration: one feed per sample, all of one shape.
 
         Raises:
-            BuildError: there is too little, or it does not fit the graph.
+            BuildError: there is too little data, or it does not fit the graph.
         """
         calibration, evaluation = self.request.calibration, self.request.evaluation
         if self.options.calibration != "static":
@@ -41,19 +41,21 @@ class Data:
             return sample_feeds(calibration, self.graph)
         if calibration is not None:
             texts = read_texts(calibration.data, calibration.samples)
-            longest = min(calibration.max_seq_len, self.longest)
+            max_tokens = min(calibration.max_seq_len, self.max_text_tokens)
         else:  # then options.py requires prompts
             texts = read_texts(evaluation.prompts, evaluation.max_prompts) if evaluation else []
-            longest = self.longest
-        rows = self._rows(texts, longest)
-        # Entropy and percentiles are taken over one array per tensor: every feed has one shape.
-        (whole,) = text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, batch=len(rows))
-        return [{name: a[at : at + 1] for name, a in whole.items()} for at in range(len(rows))]
+            max_tokens = self.max_text_tokens
+        rows = self._rows(texts, max_tokens)
+        # Entropy and percentiles need one array per tensor, so every feed has one shape.
+        (batch,) = text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, batch=len(rows))
+        return [
+            {name: array[at : at + 1] for name, array in batch.items()} for at in range(len(rows))
+        ]
 
     def evaluation(self) -> list[Feed]:
-        """What source and engine are compared on: the evaluation's texts or calibration's data.
+        """Return the feeds of the comparison: the evaluation's texts or the calibration data.
 
-        Random feeds without either.
+        Without both, return random feeds.
         """
         request, calibration = self.request, self.request.calibration
         if calibration is not None and calibration.data.is_dir():
@@ -64,10 +66,10 @@ class Data:
             texts = read_texts(calibration.data, calibration.samples)
         else:
             return self._random()
-        rows = self._rows(texts, self.longest)
+        rows = self._rows(texts, self.max_text_tokens)
         return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id)
 
-    def _rows(self, texts: list[str], longest: int) -> list[list[int]]:
+    def _rows(self, texts: list[str], max_tokens: int) -> list[list[int]]:
         if not takes_text(self.graph):
             names = ", ".join(tensor.name for tensor in self.graph.inputs)
             raise BuildError(
@@ -75,13 +77,13 @@ class Data:
                 "token_type_ids",
                 remedy="Give samples instead: engine.calibration.data, a folder of .npz files.",
             )
-        return encode(self._tokenizer(), texts, longest=longest)
+        return encode_texts(self._tokenizer(), texts, max_tokens=max_tokens)
 
     def _tokenizer(self) -> Any:
         folder = self.source.folder
         if folder is None or not (folder / "tokenizer.json").is_file():
             raise BuildError(
-                f"{folder or 'the file'} has no tokenizer.json beside it, so texts cannot be fed "
+                f"{folder or 'the file'} has no tokenizer.json next to it, so texts cannot be fed "
                 "to the model",
                 remedy="Give a folder with the model and its tokenizer.json, or remove evaluation "
                 "and calibration: the comparison then uses random numbers.",
@@ -89,17 +91,19 @@ class Data:
         return load_tokenizer(folder)
 
     def _random(self) -> list[Feed]:
-        if isinstance(self.source, Encoder):
-            rows = random_rows(seed=_SEED, vocab_size=self.source.vocab_size, longest=self.longest)
+        if isinstance(self.source, HuggingFaceEncoder):
+            rows = random_rows(
+                seed=_SEED, vocab_size=self.source.vocab_size, max_tokens=self.max_text_tokens
+            )
             return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, batch=3)
         return random_feeds(self.graph, seed=_SEED, sizes=self.options.dimensions)
 
     @property
-    def longest(self) -> int:
-        """Tokens of a text at most."""
-        return min(self.max_seq_len or _LONGEST, _LONGEST)
+    def max_text_tokens(self) -> int:
+        """The maximum tokens of a text."""
+        return min(self.max_seq_len or _MAX_TEXT_TOKENS, _MAX_TEXT_TOKENS)
 
     @property
     def pad_id(self) -> int:
-        """The token that fills up the shorter texts of a batch."""
-        return self.source.pad_token_id if isinstance(self.source, Encoder) else 0
+        """The token that pads the shorter texts of a batch."""
+        return self.source.pad_token_id if isinstance(self.source, HuggingFaceEncoder) else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Hugging Face encoder to ONNX, with torch.onnx. Importing this module imports torch.
+"""Exports a Hugging Face encoder to ONNX with torch.onnx. Importing this module imports torch.
 
-torch.onnx rather than optimum-onnx: that pins transformers below 4.58 and drives torch's old
-tracing exporter, which bakes branches on lengths into the graph.
+optimum-onnx pins transformers below 4.58 and uses torch's old tracing exporter, which bakes
+branches on lengths into the graph.
 """
 
 import os
@@ -10,69 +10,71 @@ import warnings
 from typing import Any
 
 from buildlib.problems import BuildError
-from buildlib.request import Request
-from options import Options
-from source import Encoder
-from taskcompile.task import POOLING_MASK, Normalize, Pooling, Task
+from buildlib.request_types import BuilderRequest
+from options import OnnxRuntimeOptions
+from source import HuggingFaceEncoder
+from taskcompile.task import POOLING_MASK, Normalize, Pooling, TextTask
 
-# Read when the libraries below are imported: the network is never needed here.
+# The libraries below read these on import: this module never uses the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 
 import torch
 import transformers
 
-from heads import Head, activated
+from heads import PoolingHead, apply_activation
 
-# Not 0 or 1: torch.export takes those for constants.
+# torch.export treats 0 and 1 as constants.
 _BATCH, _LENGTH = 2, 8
-# Before the names of outputs, until no value inside has one of them.
+# Prefix of output names until no inner value has such a name.
 _OUTPUT = "output of the graph: "
 
 
-class _Exported(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+class _EncoderModel(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
     """An encoder with positional inputs and plain tensors as outputs."""
 
-    def __init__(self, model: Any, source: Encoder, options: Options) -> None:
+    def __init__(self, model: Any, source: HuggingFaceEncoder, options: OnnxRuntimeOptions) -> None:
         super().__init__()
         self.model, self.names = model, source.inputs
         self.outputs = _outputs(model, source, options)
         self.head = None
         if options.pooling != "none":
             steps = (Pooling((options.pooling,)), *((Normalize(),) if options.normalize else ()))
-            self.head = Head(steps)
+            self.head = PoolingHead(steps)
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        """The outputs, in the order of `self.outputs`."""
-        given = dict(zip(self.names, inputs, strict=True))
-        answer = self.model(**given)
+        """Return the outputs in the order of `self.outputs`."""
+        named_inputs = dict(zip(self.names, inputs, strict=True))
+        answer = self.model(**named_inputs)
         if self.head is None:
             return tuple(answer[name] for name in self.outputs)
-        mask = given["attention_mask"]
+        mask = named_inputs["attention_mask"]
         return (self.head(answer.last_hidden_state, mask, mask),)
 
 
 class TaskModel(torch.nn.Module):  # type: ignore[misc]  # same
-    """An encoder and all that follows it up to the task's output."""
+    """An encoder and the steps up to the task's output."""
 
-    def __init__(self, model: Any, task: Task) -> None:
+    def __init__(self, model: Any, task: TextTask) -> None:
         super().__init__()
         self.model, self.task = model, task
         self.names, self.outputs = task.inputs, (task.output,)
-        self.head = Head(task.steps) if task.steps else None
+        self.head = PoolingHead(task.steps) if task.steps else None
 
     def forward(self, *inputs: Any) -> tuple[Any]:
-        """The task's output."""
-        given = dict(zip(self.names, inputs, strict=True))
-        everything = given["attention_mask"]
-        mask = given.pop(POOLING_MASK, everything)
-        answer = self.model(**given)
+        """Return the task's output."""
+        named_inputs = dict(zip(self.names, inputs, strict=True))
+        attention_mask = named_inputs["attention_mask"]
+        mask = named_inputs.pop(POOLING_MASK, attention_mask)
+        answer = self.model(**named_inputs)
         if self.head is None:
-            return (activated(answer.logits, self.task.activation),)
-        return (self.head(answer.last_hidden_state, mask, everything),)
+            return (apply_activation(answer.logits, self.task.activation),)
+        return (self.head(answer.last_hidden_state, mask, attention_mask),)
 
 
-def _outputs(model: Any, source: Encoder, options: Options) -> tuple[str, ...]:
-    if source.classifies:
+def _outputs(
+    model: Any, source: HuggingFaceEncoder, options: OnnxRuntimeOptions
+) -> tuple[str, ...]:
+    if source.is_classifier:
         return ("logits",)
     if options.pooling != "none":
         return ("sentence_embedding",)
@@ -80,11 +82,16 @@ def _outputs(model: Any, source: Encoder, options: Options) -> tuple[str, ...]:
     return ("last_hidden_state", "pooler_output") if has_pooler else ("last_hidden_state",)
 
 
-def load_encoder(source: Encoder, options: Options, request: Request, task: Task | None) -> Any:
-    """Return the checkpoint as a module of positional inputs, in fp32, in evaluation mode.
+def load_encoder(
+    source: HuggingFaceEncoder,
+    options: OnnxRuntimeOptions,
+    request: BuilderRequest,
+    task: TextTask | None,
+) -> Any:
+    """Return the checkpoint as a module with positional inputs, in fp32 and evaluation mode.
 
     Raises:
-        BuildError: the weights do not cover the model: transformers would invent the rest.
+        BuildError: tensors are missing. transformers would initialise them randomly.
     """
     transformers.logging.disable_progress_bar()
     settings: dict[str, Any] = {
@@ -93,14 +100,14 @@ def load_encoder(source: Encoder, options: Options, request: Request, task: Task
         "local_files_only": True,
         "use_safetensors": None if request.allow_pickle else True,
         "output_loading_info": True,
-        # The same sums as the fused kernels, in operators that ONNX Runtime fuses itself.
+        # Computes like the fused kernels, in operators that ONNX Runtime fuses itself.
         "attn_implementation": "eager",
     }
     kind = getattr(transformers, f"AutoModel{source.head}")
     model, info = kind.from_pretrained(source.folder, **settings)
     missing = sorted(info["missing_keys"])
     if missing and all(name.startswith("pooler.") for name in missing):
-        # Saved without one, as many sentence encoders are: it would be random.
+        # Many sentence encoders are saved without a pooler: it would be random.
         model.pooler, missing = None, []
     if missing:
         raise BuildError(
@@ -110,26 +117,28 @@ def load_encoder(source: Encoder, options: Options, request: Request, task: Task
         )
     if task is not None:
         return TaskModel(model, task).eval()
-    if options.pooling != "none" and source.classifies:
+    if options.pooling != "none" and source.is_classifier:
         raise BuildError(
             f"engine.options.pooling is {options.pooling}, and {source.architecture} classifies",
             remedy="Remove pooling from engine.options.",
         )
-    return _Exported(model, source, options).eval()
+    return _EncoderModel(model, source, options).eval()
 
 
-def export_encoder(module: Any, source: Encoder, options: Options, max_seq_len: int) -> Any:
-    """Return the ModelProto of `module`: batch and sequence variable, operators of opset_version.
+def export_encoder(
+    module: Any, source: HuggingFaceEncoder, options: OnnxRuntimeOptions, max_seq_len: int
+) -> Any:
+    """Return the ModelProto of `module` with variable batch and sequence.
 
     Raises:
-        BuildError: torch cannot express the model in that operator set.
+        BuildError: torch cannot express the model in opset_version.
     """
     example = torch.ones((_BATCH, min(_LENGTH, max_seq_len)), dtype=torch.int64)
-    longest = torch.export.Dim("sequence", max=max_seq_len)
-    shape = {0: torch.export.Dim("batch"), 1: longest}
-    return exported(
+    sequence = torch.export.Dim("sequence", max=max_seq_len)
+    shape = {0: torch.export.Dim("batch"), 1: sequence}
+    return export_module(
         module,
-        # Tensors of their own: torch.export takes one object given twice for one input.
+        # Clones, because torch.export treats one object given twice as one input.
         tuple(example.clone() for _ in module.names),
         (tuple(shape for _ in module.names),),
         options,
@@ -137,13 +146,17 @@ def export_encoder(module: Any, source: Encoder, options: Options, max_seq_len: 
     )
 
 
-def exported(
-    module: Any, examples: tuple[Any, ...], shapes: Any, options: Options, architecture: str
+def export_module(
+    module: Any,
+    examples: tuple[Any, ...],
+    shapes: Any,
+    options: OnnxRuntimeOptions,
+    architecture: str,
 ) -> Any:
-    """Return the ModelProto of a module whose `names` and `outputs` are those of its tensors.
+    """Return the ModelProto of a module; its `names` and `outputs` name the tensors.
 
     Raises:
-        BuildError: torch cannot express it in the operators of opset_version.
+        BuildError: torch cannot express the module in opset_version.
     """
     warnings.filterwarnings("ignore", message=".*(axis name|torchvision|LeafSpec).*")
     try:
@@ -158,18 +171,18 @@ def exported(
             verbose=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:
-        last = str(error).strip().splitlines()[0]
+        first_line = str(error).strip().splitlines()[0]
         raise BuildError(
             f"torch cannot export {architecture} with opset_version "
-            f"{options.opset_version}: {last}",
-            remedy="Remove engine.options.opset_version (the default is 20); the whole report is "
-            "in build.log.",
+            f"{options.opset_version}: {first_line}",
+            remedy="Remove engine.options.opset_version (the default is 20); build.log has the "
+            "whole report.",
         ) from error
-    return _stripped(_named(program.model_proto, module.outputs))
+    return _strip_metadata(_restore_output_names(program.model_proto, module.outputs))
 
 
-def _named(model: Any, outputs: tuple[str, ...]) -> Any:
-    """With its outputs' own names, which the exporter may have given to values inside."""
+def _restore_output_names(model: Any, outputs: tuple[str, ...]) -> Any:
+    """Give the outputs their names, and rename inner values with the same names."""
     inside = {name: f"{name}_inside" for name in outputs}
     names = inside | {f"{_OUTPUT}{name}": name for name in outputs}
     for node in model.graph.node:
@@ -183,8 +196,8 @@ def _named(model: Any, outputs: tuple[str, ...]) -> Any:
     return model
 
 
-def _stripped(model: Any) -> Any:
-    """Without the exporter's notes: they hold paths and lines of this machine."""
+def _strip_metadata(model: Any) -> Any:
+    """Remove the exporter's metadata, which contains paths of this machine."""
     for node in model.graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
@@ -199,7 +212,7 @@ def _stripped(model: Any) -> Any:
 
 
 def reference_outputs(module: Any, feed: dict[str, Any]) -> list[Any]:
-    """Return the checkpoint's own outputs as arrays."""
+    """Return the checkpoint's outputs as arrays."""
     with torch.inference_mode():
         outputs = module(*(torch.from_numpy(feed[name]) for name in module.names))
     return [output.numpy() for output in outputs]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows an encoder, as modules that are exported with it. Importing this imports torch.
+"""The steps after an encoder as torch modules that are exported with it.
 
-Sums are taken of what is already weighted, so that none leaves the range of fp16. A row's tokens
-may stand at either end of it: the mask says where.
+Values are weighted before they are summed, so that no sum leaves the range of fp16. The mask says
+at which end of a row its tokens are. Importing this module imports torch.
 """
 
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from safetensors.torch import load_file
 
 from buildlib.problems import BuildError
 from buildlib.weights import DOWNLOAD_AGAIN
-from taskcompile.task import Dense, Normalize, Pooling, Step
+from taskcompile.task import Dense, EmbeddingStep, Normalize, Pooling
 
-_SMALLEST = 1e-9
+_EPSILON = 1e-9
 
 
 def _fractions(weights: Any) -> Any:
-    """Weights FP32[batch, tokens] of a row, divided by their sum."""
-    return weights / weights.sum(1, keepdim=True).clamp(min=_SMALLEST)
+    """Divide the weights FP32[batch, tokens] of each row by their sum."""
+    return weights / weights.sum(1, keepdim=True).clamp(min=_EPSILON)
 
 
-def _at(states: Any, index: Any) -> Any:
-    """FP32[batch, hidden]: the state at INT64[batch] of each row."""
-    wanted = index.view(-1, 1, 1).expand(-1, 1, states.shape[-1])
-    return torch.gather(states, 1, wanted).squeeze(1)
+def _state_at(states: Any, index: Any) -> Any:
+    """Return the state FP32[batch, hidden] of each row at `index`, INT64[batch]."""
+    indices = index.view(-1, 1, 1).expand(-1, 1, states.shape[-1])
+    return torch.gather(states, 1, indices).squeeze(1)
 
 
 def _cls(states: Any, mask: Any, _all: Any) -> Any:
-    return _at(states, mask.argmax(1))
+    return _state_at(states, mask.argmax(1))
 
 
 def _max(states: Any, mask: Any, _all: Any) -> Any:
@@ -44,21 +44,21 @@ def _mean(states: Any, mask: Any, _all: Any) -> Any:
 
 def _mean_sqrt_len(states: Any, mask: Any, _all: Any) -> Any:
     weights = mask.to(states.dtype)
-    length = weights.sum(1, keepdim=True).clamp(min=_SMALLEST)
+    length = weights.sum(1, keepdim=True).clamp(min=_EPSILON)
     return (states * (weights / length.sqrt()).unsqueeze(-1)).sum(1)
 
 
-def _weighted_mean(states: Any, mask: Any, everything: Any) -> Any:
-    # The first token of a row weighs 1, whether it is pooled or not.
+def _weighted_mean(states: Any, mask: Any, attention_mask: Any) -> Any:
+    # The first token of a row weighs 1, pooled or not.
     positions = torch.arange(1, mask.shape[1] + 1, device=mask.device).unsqueeze(0)
-    positions = positions - everything.argmax(1, keepdim=True)
+    positions = positions - attention_mask.argmax(1, keepdim=True)
     weights = mask.to(states.dtype) * (positions.to(states.dtype) / mask.shape[1])
     return (states * _fractions(weights).unsqueeze(-1)).sum(1)
 
 
 def _last(states: Any, mask: Any, _all: Any) -> Any:
     last = mask.shape[1] - 1 - mask.flip(1).argmax(1)
-    return _at(states * mask.unsqueeze(-1).to(states.dtype), last)
+    return _state_at(states * mask.unsqueeze(-1).to(states.dtype), last)
 
 
 _MODES = {
@@ -71,18 +71,18 @@ _MODES = {
 }
 
 
-def pooled(states: Any, pooling: Pooling, mask: Any, everything: Any) -> Any:
-    """One vector FP32[batch, modes * hidden] of each row's states.
+def pool(states: Any, pooling: Pooling, mask: Any, attention_mask: Any) -> Any:
+    """Return one vector FP32[batch, modes * hidden] per row of states.
 
-    `mask`: INT64[batch, tokens], what is pooled; `everything`: what is no padding.
+    `mask`: INT64[batch, tokens], the pooled tokens. `attention_mask`: all tokens except padding.
     """
-    # ONNX Runtime's ArgMax wants small integers.
-    masks = (mask.to(torch.int32), everything.to(torch.int32))
+    # ONNX Runtime's ArgMax needs small integers.
+    masks = (mask.to(torch.int32), attention_mask.to(torch.int32))
     return torch.cat([_MODES[mode](states, *masks) for mode in pooling.modes], dim=-1)
 
 
 class DenseStep(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A linear layer, its activation, and the way around both."""
+    """A linear layer with activation and optional residual connection."""
 
     def __init__(self, step: Dense) -> None:
         super().__init__()
@@ -92,23 +92,23 @@ class DenseStep(torch.nn.Module):  # type: ignore[misc]  # torch has no types he
         self.residual: Any = torch.nn.Identity()
         if step.residual and step.in_features != step.out_features:
             self.residual = torch.nn.Linear(step.in_features, step.out_features, bias=False)
-        weights = _weights(step.folder)
+        weights = _load_weights(step.folder)
         try:
             self.load_state_dict(weights)
         except RuntimeError as error:
             raise BuildError(
-                f"{step.folder}: its weights are not those that its config.json describes: {error}",
+                f"{step.folder}: its weights do not match its config.json: {error}",
                 remedy=DOWNLOAD_AGAIN,
             ) from error
 
     def forward(self, vectors: Any) -> Any:
-        """FP32[batch, in_features] to FP32[batch, out_features]."""
+        """Map FP32[batch, in_features] to FP32[batch, out_features]."""
         made = self.activation(self.linear(vectors))
         return made + self.residual(vectors) if self.adds else made
 
 
-def _weights(folder: Path) -> dict[str, Any]:
-    """The tensors of a Dense; a pickle, which sentence_modules.py has allowed, as data alone."""
+def _load_weights(folder: Path) -> dict[str, Any]:
+    """Return the tensors of a Dense. A pickle that sentence_modules.py allows is read as data."""
     safe = folder / "model.safetensors"
     if safe.is_file():
         weights = load_file(safe)
@@ -117,31 +117,31 @@ def _weights(folder: Path) -> dict[str, Any]:
     return {name: tensor.to(torch.float32) for name, tensor in weights.items()}
 
 
-class Head(torch.nn.Module):  # type: ignore[misc]  # same
-    """The steps after an encoder whose tokens' states become one vector."""
+class PoolingHead(torch.nn.Module):  # type: ignore[misc]  # same
+    """The steps that make one vector of an encoder's token states."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[EmbeddingStep]) -> None:
         super().__init__()
         self.steps = steps
         self.layers = torch.nn.ModuleList(
             DenseStep(step) if isinstance(step, Dense) else torch.nn.Identity() for step in steps
         )
 
-    def forward(self, states: Any, mask: Any, everything: Any) -> Any:
-        """FP32[batch, tokens, hidden] to FP32[batch, dimension]."""
-        made = states
+    def forward(self, states: Any, mask: Any, attention_mask: Any) -> Any:
+        """Map FP32[batch, tokens, hidden] to FP32[batch, dimension]."""
+        values = states
         for step, layer in zip(self.steps, self.layers, strict=True):
             if isinstance(step, Pooling):
-                made = pooled(made, step, mask, everything)
+                values = pool(values, step, mask, attention_mask)
             elif isinstance(step, Normalize):
-                made = torch.nn.functional.normalize(made, p=2, dim=-1)
+                values = torch.nn.functional.normalize(values, p=2, dim=-1)
             else:
-                made = layer(made)
-        return made
+                values = layer(values)
+        return values
 
 
-def activated(logits: Any, activation: str) -> Any:
-    """Scores of logits whose last dimension is the labels."""
+def apply_activation(logits: Any, activation: str) -> Any:
+    """Return the scores of logits. Their last dimension is the labels."""
     if activation == "softmax":
         return torch.softmax(logits, dim=-1)
     return torch.sigmoid(logits) if activation == "sigmoid" else logits

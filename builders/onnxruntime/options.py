@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request may ask of this builder. Standard library only."""
+"""Reads and checks the options of this builder. Standard library only."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from buildlib.limits import require_single
-from buildlib.problems import BuildError, nearest
-from buildlib.request import Request, known_keys, known_precision
+from buildlib.builder_toml import read_description, require_limits_of_one, require_precision
+from buildlib.problems import BuildError, did_you_mean
+from buildlib.request import check_keys
+from buildlib.request_types import BuilderRequest
 from taskcompile.sentence_modules import MODES
 from taskproof.figures import check_bounds
 
-PRECISIONS = ("fp32", "fp16", "int8")
-# The stage of the builder tensorrt that is run here, and its options that matter to it.
+_FOLDER = Path(__file__).parent
+# The stage of the builder tensorrt that runs here, and the options that affect it.
 EXPORT = "export"
-_OF_EXPORT = (
+_EXPORT_KEYS = (
     *("pooling", "normalize", "opset_version", "bounds"),
     *("calibration_method", "per_channel", "external_data"),
 )
@@ -25,93 +26,94 @@ _CHOICES = {
     "pooling": ("none", *MODES),
     "graph_optimization_level": ("disabled", "basic", "extended"),
 }
-_ONLY = {
+_PRECISION_KEYS = {
     "int8": ("calibration", "calibration_method", "per_channel", "reduce_range"),
     "fp16": ("keep_io_types",),
 }
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of this builder; names are ONNX Runtime's and torch.onnx's where they have one."""
+class OnnxRuntimeOptions:
+    """Options of this builder. Where they exist, names are ONNX Runtime's and torch.onnx's."""
 
     # int8: ranges of activations while serving, or measured now on engine.calibration.data.
     calibration: str = "dynamic"
     calibration_method: str = "minmax"
     # One scale per output channel of a weight, not per tensor.
     per_channel: bool = True
-    # 7 bits for weights. Without it, CPUs without VNNI overflow and answer differently.
+    # 7 bits for weights. With 8 bits, CPUs without VNNI overflow and answer differently.
     reduce_range: bool = True
-    # fp16: inputs and outputs stay as they were.
+    # fp16: inputs and outputs keep their types.
     keep_io_types: bool = True
-    # Hugging Face encoders: one vector per text instead of one per token, of length 1 if asked.
-    # Of the task embedding only where no modules.json says it.
+    # Hugging Face encoders: one vector per text instead of one per token, with `normalize` of
+    # length 1. For the task embedding only without modules.json.
     pooling: str = "none"
     normalize: bool = False
-    # Texts of different lengths share a run, padded, where that is exact and, measured, faster.
+    # Texts of different lengths share a padded run if that is exact and measured to be faster.
     padding: bool = True
     opset_version: int = 20
     graph_optimization_level: str = "extended"
-    # Weights beside the graph; None: only where protobuf's 2 GiB would not do.
+    # Weights in a separate file. None: only above protobuf's 2 GiB.
     external_data: bool | None = None
-    # The largest difference to the source's outputs; None: precisions.py has one per precision.
+    # The largest difference to the source's outputs. None: the one of precisions.py.
     max_abs_error: float | None = None
-    # Of tasks: other bounds of the proof, by measure.
+    # Tasks: bounds of the proof by measure.
     bounds: dict[str, float] = field(default_factory=dict)
-    # What may be fed where no texts or samples are given: sizes of variable dimensions by name.
+    # Sizes of variable dimensions by name, for random feeds without texts or samples.
     dimensions: dict[str, int] = field(default_factory=dict)
 
     @property
-    def compiled(self) -> bool:
-        """Whether the graph is for TensorRT to compile, not for ONNX Runtime to serve."""
+    def is_for_tensorrt(self) -> bool:
+        """Whether TensorRT compiles the graph, instead of ONNX Runtime serving it."""
         return isinstance(self, ExportOptions)
 
 
-class ExportOptions(Options):
-    """Of a graph for TensorRT: ONNX's own operators, what int8 needs measured beforehand."""
+class ExportOptions(OnnxRuntimeOptions):
+    """Options of a graph for TensorRT: standard operators, and static calibration for int8."""
 
 
-def read_options(request: Request) -> Options:
-    """Return the request's options.
+def read_options(request: BuilderRequest) -> OnnxRuntimeOptions:
+    """Read the request's options.
 
     Raises:
-        BuildError: the request asks for what this builder cannot.
+        BuildError: this builder does not support the request.
     """
     if request.stage == EXPORT:
-        return _export_options(request)
-    known_precision(request, "onnxruntime", PRECISIONS)
+        return _read_export_options(request)
+    require_precision(request, _FOLDER)
     if request.kv_cache_dtype is not None:
         raise BuildError(
             f"kv_cache_dtype {request.kv_cache_dtype!r}: a graph of this builder has no KV cache",
             remedy="Remove kv_cache_dtype.",
         )
-    require_single(request.limits, Path(__file__).parent)
+    require_limits_of_one(request.limits, _FOLDER)
     raw = request.options
-    known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
+    check_keys(raw, tuple(OnnxRuntimeOptions.__dataclass_fields__), "engine.options")
     for key, value in raw.items():
-        _check(key, value)
-    _belongs(raw, request.precision)
-    options = Options(**raw)
+        _check_value(key, value)
+    _check_precision_keys(raw, request.precision)
+    options = OnnxRuntimeOptions(**raw)
     _check_calibration(options, request)
-    if request.task is None:  # what a task's vectors are, its checkpoint says
+    if request.task is None:  # a task's checkpoint decides on its vectors
         _check_pooling(options)
     _check_task(raw, request.task)
     check_bounds(options.bounds)
     return options
 
 
-def _export_options(request: Request) -> Options:
-    """The compile stage knows the other options, and refuses what neither does."""
-    if request.precision not in PRECISIONS:
+def _read_export_options(request: BuilderRequest) -> OnnxRuntimeOptions:
+    """Read the options of the export stage. The compile stage checks the other keys."""
+    precisions = read_description(_FOLDER)["precisions"]
+    if request.precision not in precisions:
         raise BuildError(
-            f"the task {request.task} has no precision {request.precision}: nothing here makes its "
-            "scales",
-            remedy=f"Set engine.precision to one of: {', '.join(PRECISIONS)}.",
+            f"the task {request.task} has no precision {request.precision}: the export cannot make "
+            "its scales",
+            remedy=f"Set engine.precision to one of: {', '.join(precisions)}.",
         )
-    raw = {key: value for key, value in request.options.items() if key in _OF_EXPORT}
+    raw = {key: value for key, value in request.options.items() if key in _EXPORT_KEYS}
     for key, value in raw.items():
-        _check(key, value)
-    _belongs(raw, request.precision)
+        _check_value(key, value)
+    _check_precision_keys(raw, request.precision)
     calibrated = request.precision == "int8"
     if calibrated and request.calibration is None and request.evaluation is None:
         raise BuildError(
@@ -130,11 +132,11 @@ def _export_options(request: Request) -> Options:
     return options
 
 
-def _check(key: str, value: Any) -> None:
+def _check_value(key: str, value: Any) -> None:
     if key in _CHOICES:
         if value not in _CHOICES[key]:
             raise BuildError(
-                f"engine.options.{key} is {value!r}{nearest(str(value), _CHOICES[key])}",
+                f"engine.options.{key} is {value!r}{did_you_mean(str(value), _CHOICES[key])}",
                 remedy=f"Use one of: {', '.join(_CHOICES[key])}.",
             )
         return
@@ -144,17 +146,17 @@ def _check(key: str, value: Any) -> None:
         "bounds": (dict, "a number by measure, for example {cosine: 0.9}"),
         "dimensions": (dict, "a size by the dimension's name, for example {height: 224}"),
     }.get(key, (bool | None if key == "external_data" else bool, "true or false"))
-    kind, words = expected
+    kind, expectation = expected
     is_flag = isinstance(value, bool)
-    if not isinstance(value, kind) or (is_flag and words != "true or false"):
-        raise BuildError(f"engine.options.{key} is {value!r}", remedy=f"Use {words}.")
+    if not isinstance(value, kind) or (is_flag and expectation != "true or false"):
+        raise BuildError(f"engine.options.{key} is {value!r}", remedy=f"Use {expectation}.")
 
 
-def _belongs(raw: dict[str, Any], precision: str) -> None:
-    for owner, keys in _ONLY.items():
-        foreign = [key for key in keys if key in raw]
-        if foreign and precision != owner:
-            names = ", ".join(foreign)
+def _check_precision_keys(raw: dict[str, Any], precision: str) -> None:
+    for owner, keys in _PRECISION_KEYS.items():
+        unsupported = [key for key in keys if key in raw]
+        if unsupported and precision != owner:
+            names = ", ".join(unsupported)
             raise BuildError(
                 f"engine.options sets {names}, which only {owner} has; the precision is "
                 f"{precision}",
@@ -162,9 +164,9 @@ def _belongs(raw: dict[str, Any], precision: str) -> None:
             )
 
 
-def _check_calibration(options: Options, request: Request) -> None:
-    given = request.calibration is not None or request.evaluation is not None
-    if options.calibration == "static" and not given:
+def _check_calibration(options: OnnxRuntimeOptions, request: BuilderRequest) -> None:
+    has_data = request.calibration is not None or request.evaluation is not None
+    if options.calibration == "static" and not has_data:
         raise BuildError(
             "engine.options.calibration is static, and the project has no calibration data",
             remedy="Set engine.calibration.data to a file with texts or a folder with .npz "
@@ -173,18 +175,20 @@ def _check_calibration(options: Options, request: Request) -> None:
 
 
 def _check_task(raw: dict[str, Any], task: str | None) -> None:
-    of_others = ("bounds",) if task is None else ("max_abs_error", "dimensions", "keep_io_types")
-    foreign = [key for key in of_others if key in raw]
-    if foreign:
-        names, own = ", ".join(foreign), "max_abs_error" if task is None else "bounds"
+    unsupported_keys = (
+        ("bounds",) if task is None else ("max_abs_error", "dimensions", "keep_io_types")
+    )
+    unsupported = [key for key in unsupported_keys if key in raw]
+    if unsupported:
+        names, alternative = ", ".join(unsupported), "max_abs_error" if task is None else "bounds"
         raise BuildError(
             f"engine.options sets {names}, which the task {task or 'tensors'} does not have",
-            remedy=f"Remove {names} from engine.options; how far an engine may be from its source "
-            f"is {own} there.",
+            remedy=f"Remove {names} from engine.options; {alternative} limits the difference to "
+            "the source there.",
         )
 
 
-def _check_pooling(options: Options) -> None:
+def _check_pooling(options: OnnxRuntimeOptions) -> None:
     if options.normalize and options.pooling == "none":
         raise BuildError(
             "engine.options.normalize is true, which needs one vector per text, as pooling makes",

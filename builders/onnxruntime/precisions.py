@@ -1,49 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far each precision may be from its source. Standard library only."""
+"""The tolerance of each precision against its source. Standard library only."""
 
 from buildlib.problems import BuildError
-from options import Options
+from options import OnnxRuntimeOptions
+from taskproof.figures import FP16, FP32, INT8, INT8_STATIC
 
-# Shares of the largest value that the source's output has. Measured on a MiniLM sentence encoder:
-# fp32 0.000001, fp16 0.001, int8 0.08, int8 with static calibration 0.2.
-_TOLERANCES = {"fp32": 0.0001, "fp16": 0.01, "int8": 0.2, "int8 static": 0.4}
-
-_BETTER = {
-    "fp32": "fp32 should be equal: please report it, with build.log.",
-    "fp16": "Set engine.precision to fp32.",
-    "int8": "Set engine.precision to fp16.",
-    "int8 static": "Use `calibration: dynamic`, more and better calibration data, or fp16.",
+# By precision: the tolerance as a share of the source's largest output value, and the remedy.
+# Measured on a MiniLM sentence encoder: fp32 0.000001, fp16 0.001, int8 0.08, int8 with static
+# calibration 0.2.
+_TOLERANCES: dict[str, tuple[float, str]] = {
+    FP32: (0.0001, "fp32 should be equal: please report it, with build.log."),
+    FP16: (0.01, "Set engine.precision to fp32."),
+    INT8: (0.2, "Set engine.precision to fp16."),
+    INT8_STATIC: (0.4, "Use `calibration: dynamic`, more and better calibration data, or fp16."),
 }
 
 
-def column(precision: str, options: Options) -> str:
-    """The precision's name in tables: static int8 is measured by itself."""
-    static = (precision, options.calibration) == ("int8", "static")
-    return "int8 static" if static else precision
+def precision_column(precision: str, options: OnnxRuntimeOptions) -> str:
+    """Return the precision's name in tables. Static int8 has a column."""
+    static = (precision, options.calibration) == (INT8, "static")
+    return INT8_STATIC if static else precision
 
 
-def remedy_for(precision: str, options: Options) -> str:
-    """What to do about an engine of a task that is too far from its reference."""
-    return f"{_BETTER[column(precision, options)]} Or move a bound with engine.options.bounds."
+def remedy_for(precision: str, options: OnnxRuntimeOptions) -> str:
+    """Return the remedy for a task engine that is too far from its reference."""
+    _, remedy = _TOLERANCES[precision_column(precision, options)]
+    return f"{remedy} Or move a bound with engine.options.bounds."
 
 
-def check_error(precision: str, options: Options, *, error: float, peak: float) -> None:
-    """Refuse an engine too far from its source.
+def check_error(precision: str, options: OnnxRuntimeOptions, *, error: float, peak: float) -> None:
+    """Raise BuildError for an engine that is too far from its source.
 
-    `error` is the largest difference between their outputs, `peak` the largest value of the
-    source's.
-
-    Raises:
-        BuildError: the difference is above options.max_abs_error or, without one, the tolerance
-            of the precision.
+    `error`: largest difference between their outputs. `peak`: largest output of the source. The
+    limit is options.max_abs_error or, without one, the tolerance of the precision.
     """
-    kind = column(precision, options)
-    tolerance = options.max_abs_error
-    if tolerance is None:
-        tolerance = _TOLERANCES[kind] * peak
-    if not error <= tolerance:  # a difference that is not a number is refused, too
+    share, remedy = _TOLERANCES[precision_column(precision, options)]
+    tolerance = share * peak if options.max_abs_error is None else options.max_abs_error
+    if not error <= tolerance:  # refuses NaN too
         raise BuildError(
             f"the {precision} engine's outputs differ by up to {error:.6g} from the source's, "
             f"whose largest is {peak:.6g}; allowed are {tolerance:.6g}",
-            remedy=f"{_BETTER[kind]} Or allow more with engine.options.max_abs_error.",
+            remedy=f"{remedy} Or allow more with engine.options.max_abs_error.",
         )

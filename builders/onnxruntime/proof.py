@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's proof with ONNX Runtime: what shared/taskproof needs of this builder.
+"""Runs the proof of a text task (shared/taskproof) with ONNX Runtime.
 
-Importing this imports torch, onnxruntime, transformers and sentence-transformers.
+Importing this module imports torch, onnxruntime, transformers and sentence-transformers.
 """
 
 from collections.abc import Callable
@@ -10,70 +10,70 @@ from typing import Any
 
 import torch
 
-from buildlib.request import Request
-from convert import run, session
+from buildlib.request_types import BuilderRequest
+from convert import create_session, run_session
 from export import TaskModel
-from options import Options
-from precisions import column, remedy_for
-from source import Encoder
-from taskcompile.task import EMBEDDING, TAGGING, Task
+from options import OnnxRuntimeOptions
+from precisions import precision_column, remedy_for
+from source import HuggingFaceEncoder
+from taskcompile.task import EMBEDDING, TAGGING, TextTask
 from taskproof.feeds import Feed
-from taskproof.prove import Subject, prove
-from taskproof.served import Run
+from taskproof.text_pipeline import TextGraph
+from taskproof.text_proof import TextSubject, prove_text
 
 
 def prove_task(
-    request: Request,
-    options: Options,
-    source: Encoder,
-    task: Task,
+    request: BuilderRequest,
+    options: OnnxRuntimeOptions,
+    source: HuggingFaceEncoder,
+    task: TextTask,
     *,
     module: TaskModel,
     plain: Path,
     engine: Path,
     folder: Path,
 ) -> dict[str, Any]:
-    """The `proof` of the result. `plain`: the graph as exported, in fp32; `engine`: as served.
+    """Return the `proof` of the result. `plain`: the exported fp32 graph. `engine`: its engine.
 
     Raises:
-        BuildError: the engine does not answer as the reference library does.
+        BuildError: the engine does not answer like the reference library.
     """
-    served_run = _onnx_run(engine)
-    subject = Subject(
+    engine_graph = _onnx_graph(engine)
+    subject = TextSubject(
         request=request,
         task=task,
-        precision=column(request.precision, options),
-        plain=served_run if request.precision == "fp32" else _onnx_run(plain),
-        engine=served_run,
-        changed=_changed(module),
-        # The heads of classifiers take the first token, wherever the text begins.
-        either_side=source.either_side and task.name in (EMBEDDING, TAGGING),
-        bounds=options.bounds,
+        precision=precision_column(request.precision, options),
+        fp32_graph=engine_graph if request.precision == "fp32" else _onnx_graph(plain),
+        engine=engine_graph,
+        graph_for_task=_task_graphs(module),
+        # The heads of classifiers take the first token of a row, padding or not.
+        allows_left_padding=source.allows_left_padding and task.name in (EMBEDDING, TAGGING),
+        bound_overrides=options.bounds,
     )
     remedy = remedy_for(request.precision, options)
-    return prove(subject, folder, remedy=remedy, keep=options.compiled)
+    return prove_text(subject, folder, remedy=remedy, store_answers_too=options.is_for_tensorrt)
 
 
-def _onnx_run(file: Path) -> Run:
-    engine = session(file)
+def _onnx_graph(file: Path) -> TextGraph:
+    engine = create_session(file)
 
     def first(feed: Feed) -> Any:
-        return run(engine, feed)[0]
+        return run_session(engine, feed)[0]
 
     return first
 
 
-def _changed(module: TaskModel) -> Callable[[Task], Run]:
-    """The graph of another task on the same encoder, in torch."""
+def _task_graphs(module: TaskModel) -> Callable[[TextTask], TextGraph]:
+    """Return a function that makes the graph of another task on the same encoder, in torch."""
 
-    def changed(task: Task) -> Run:
-        other = TaskModel(module.model, task).eval()
+    def graph_for_task(task: TextTask) -> TextGraph:
+        model = TaskModel(module.model, task).eval()
 
         def answer(feed: Feed) -> Any:
             with torch.inference_mode():
-                [made] = other(*(torch.from_numpy(feed[name]) for name in other.names))
-            return made.numpy()
+                [output] = model(*(torch.from_numpy(feed[name]) for name in model.names))
+            return output.numpy()
 
         return answer
 
-    return changed
+    return graph_for_task

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fed to a graph: texts, samples from files, or random numbers. Needs numpy."""
+"""Makes inputs of a graph from texts, sample files or random numbers. Needs numpy."""
 
 import itertools
 import json
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from buildlib.problems import BuildError
-from buildlib.request import Calibration
+from buildlib.request_types import RequestedCalibration
 from onnxlib.graph import OnnxGraph, OnnxTensor
 from taskcompile.task import POOLING_MASK, TEXT_INPUTS
-from taskproof.feeds import NUMPY, Feed
+from taskproof.feeds import NUMPY_TYPES, Feed
 
-# Sizes of random feeds: one alone, a few, odd lengths; a graph exported for one size shows here.
+# Sizes of random feeds: one row, several rows, odd lengths. They expose a graph with fixed sizes.
 _RANDOM_BATCHES = (1, 3, 2)
 _RANDOM_SIZES = (16, 7, 24)
 
 
-def read_texts(path: Path, most: int | None) -> list[str]:
-    """Return the texts of a file: lines of .txt, `text_input` or `text` of the lines of .jsonl.
+def read_texts(path: Path, max_texts: int | None) -> list[str]:
+    """Return the texts of a file: lines of .txt, or `text_input` or `text` of lines of .jsonl.
 
     Raises:
-        BuildError: it cannot be read, a line is malformed, or it holds no texts.
+        BuildError: the file is unreadable, has a malformed line or no texts.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -33,47 +33,47 @@ def read_texts(path: Path, most: int | None) -> list[str]:
             f"{path}: the texts cannot be read: {error}", remedy="Give a UTF-8 text file."
         ) from error
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-    chosen = itertools.islice(numbered, most)
+    chosen = itertools.islice(numbered, max_texts)
     as_json = path.suffix == ".jsonl"
-    texts = [_text(f"{path}:{n}", line) if as_json else line.strip() for n, line in chosen]
+    texts = [_parse_text(f"{path}:{n}", line) if as_json else line.strip() for n, line in chosen]
     if not texts:
         raise BuildError(f"{path}: holds no texts", remedy="Write one text per line.")
     return texts
 
 
-def _text(where: str, line: str) -> str:
+def _parse_text(location: str, line: str) -> str:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        problem = f"{where}: is not valid JSON: {error.msg} (column {error.colno})"
+        problem = f"{location}: is not valid JSON: {error.msg} (column {error.colno})"
         raise BuildError(problem, remedy='Write the line as {"text_input": "..."}.') from error
     text = (entry.get("text_input") or entry.get("text")) if isinstance(entry, dict) else None
     if not isinstance(text, str) or not text:
         raise BuildError(
-            f"{where}: needs a text_input", remedy='Write the line as {"text_input": "..."}.'
+            f"{location}: needs a text_input", remedy='Write the line as {"text_input": "..."}.'
         )
     return text
 
 
-def encode(tokenizer: Any, texts: Sequence[str], *, longest: int) -> list[list[int]]:
-    """Return the token ids of each text, cut to `longest` tokens."""
+def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_tokens: int) -> list[list[int]]:
+    """Return the token ids of each text, cut to `max_tokens` tokens."""
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length=longest)
+    tokenizer.enable_truncation(max_length=max_tokens)
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
 def takes_text(graph: OnnxGraph) -> bool:
-    """Whether the inputs are those of an encoder, so that texts can be fed."""
+    """Whether the graph has the inputs of an encoder, so that it takes texts."""
     names = {tensor.name for tensor in graph.inputs}
     shaped = all(len(tensor.shape or ()) == len(("batch", "sequence")) for tensor in graph.inputs)
     return "input_ids" in names and names <= {*TEXT_INPUTS, POOLING_MASK} and shaped
 
 
-def sample_feeds(calibration: Calibration, graph: OnnxGraph) -> list[Feed]:
-    """Return the .npz samples of a folder, each one feed: arrays by input, batch dimension first.
+def sample_feeds(calibration: RequestedCalibration, graph: OnnxGraph) -> list[Feed]:
+    """Return the .npz samples of a folder as feeds: arrays by input, batch dimension first.
 
     Raises:
-        BuildError: none exist, or one does not fit the graph.
+        BuildError: there are no samples, or one does not fit the graph.
     """
     files = sorted(calibration.data.glob("*.npz"))[: calibration.samples]
     if not files:
@@ -81,10 +81,10 @@ def sample_feeds(calibration: Calibration, graph: OnnxGraph) -> list[Feed]:
             f"{calibration.data}: holds no .npz samples",
             remedy="Save each sample with numpy.savez(FILE, **arrays), arrays named as the inputs.",
         )
-    return [_sample(file, graph) for file in files]
+    return [_load_sample(file, graph) for file in files]
 
 
-def _sample(file: Path, graph: OnnxGraph) -> Feed:
+def _load_sample(file: Path, graph: OnnxGraph) -> Feed:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             feed = {name: arrays[name] for name in arrays.files}
@@ -94,11 +94,13 @@ def _sample(file: Path, graph: OnnxGraph) -> Feed:
         ) from error
     for tensor in graph.inputs:
         array = feed.get(tensor.name)
-        fits = array is not None and array.dtype == NUMPY.get(tensor.element_type, "object")
-        if array is None or not fits or not _shape_fits(array.shape, tensor):
-            given = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+        has_type = array is not None and array.dtype == NUMPY_TYPES.get(
+            tensor.element_type, "object"
+        )
+        if array is None or not has_type or not _shape_fits(array.shape, tensor):
+            description = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise BuildError(
-                f"{file}: has {given} for the input {tensor.name}, which takes "
+                f"{file}: has {description} for the input {tensor.name}, which takes "
                 f"{tensor.element_type}{list(tensor.shape or ())}",
                 remedy="Save arrays of the graph's types and shapes, batch dimension first.",
             )
@@ -106,24 +108,24 @@ def _sample(file: Path, graph: OnnxGraph) -> Feed:
 
 
 def _shape_fits(shape: tuple[int, ...], tensor: OnnxTensor) -> bool:
-    wanted = tensor.shape or ()
-    pairs = zip(shape, wanted, strict=False)
-    return len(shape) == len(wanted) and all(
-        not isinstance(size, int) or have == size for have, size in pairs
+    expected = tensor.shape or ()
+    pairs = zip(shape, expected, strict=False)
+    return len(shape) == len(expected) and all(
+        not isinstance(size, int) or actual == size for actual, size in pairs
     )
 
 
-def random_rows(*, seed: int, vocab_size: int, longest: int) -> list[list[int]]:
+def random_rows(*, seed: int, vocab_size: int, max_tokens: int) -> list[list[int]]:
     """Return seeded rows of token ids, of different lengths."""
     generator = np.random.default_rng(seed)
-    lengths = [min(size, longest) for size in (1, 16, 7, 24, 3, 40)]
+    lengths = [min(size, max_tokens) for size in (1, 16, 7, 24, 3, 40)]
     return [generator.integers(0, vocab_size, length).tolist() for length in lengths]
 
 
 def random_feeds(graph: OnnxGraph, *, seed: int, sizes: dict[str, int]) -> list[Feed]:
-    """Return seeded feeds of several batch sizes; `sizes` fixes variable dimensions by name.
+    """Return seeded feeds of several batch sizes. `sizes` fixes variable dimensions by name.
 
-    Floats are normal; whole numbers are 0 or 1, which are valid as masks and as rows of any table.
+    Floats are normally distributed. Whole numbers are 0 or 1, valid as masks and table rows.
     """
     generator = np.random.default_rng(seed)
     return [
@@ -132,16 +134,16 @@ def random_feeds(graph: OnnxGraph, *, seed: int, sizes: dict[str, int]) -> list[
     ]
 
 
-def _sizes(tensor: OnnxTensor, size: int, named: dict[str, int]) -> list[int]:
-    """The dimensions behind the batch; a variable one gets `size` unless it is named."""
+def _sizes(tensor: OnnxTensor, size: int, sizes_by_name: dict[str, int]) -> list[int]:
+    """Return the dimensions after the batch. Unnamed variable ones get `size`."""
     dimensions = (tensor.shape or ())[1:]
-    return [d if isinstance(d, int) else named.get(d or "", size) for d in dimensions]
+    return [d if isinstance(d, int) else sizes_by_name.get(d or "", size) for d in dimensions]
 
 
 def _random(tensor: OnnxTensor, generator: Any, shape: tuple[int, ...]) -> Any:
     if tensor.element_type == "STRING":
         return np.array([f"text {n}" for n in range(int(np.prod(shape)))], object).reshape(shape)
-    kind = np.dtype(NUMPY[tensor.element_type])
+    kind = np.dtype(NUMPY_TYPES[tensor.element_type])
     if kind.kind == "f":
         return generator.standard_normal(shape).astype(kind)
     return generator.integers(0, 2, shape).astype(kind)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is built: a Hugging Face encoder or a given ONNX file. Standard library only."""
+"""Reads the source of a build: a Hugging Face encoder or an ONNX file. Standard library only."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from buildlib.checkpoint import refuse_quantised
-from buildlib.problems import BuildError, nearest_class, read_json_object
-from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_pointer
-from support import ARCHITECTURES, OFFSET_POSITIONS, REFUSED, RELATIVE_POSITIONS
-from taskcompile.compile import head_for
+from buildlib.config_sizes import OFFSET_POSITIONS, read_size
+from buildlib.problems import BuildError, did_you_mean_class, read_json_object
+from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_lfs_pointer
+from support import ARCHITECTURES, REFUSAL_REASONS, RELATIVE_POSITIONS
+from taskcompile.compile import exported_class
 from taskcompile.sentence_modules import has_modules
 from taskcompile.task import TEXT_INPUTS
 
@@ -19,54 +20,50 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """A Hugging Face folder. `max_seq_len`: the tokens it was trained for.
-
-    `hidden_size`: values of a token's state, 0 where neither a task nor modules.json asks.
-    `either_side`: the padding may stand in front of the text, for positions do not count it.
-    """
+class HuggingFaceEncoder:
+    """A Hugging Face folder with an encoder."""
 
     folder: Path
     architecture: str
     vocab_size: int
-    hidden_size: int
-    max_seq_len: int
+    hidden_size: int  # values of a token's state; 0: not used
+    max_seq_len: int  # tokens it was trained for
     pad_token_id: int
     inputs: tuple[str, ...]
     labels: tuple[str, ...]
-    either_side: bool
+    allows_left_padding: bool  # positions do not count padding
 
     @property
     def head(self) -> str:
-        """What follows the encoder: `ForSequenceClassification`, `ForTokenClassification` or ""."""
+        """The head: `ForSequenceClassification`, `ForTokenClassification` or ""."""
         return "".join(self.architecture.partition("For")[1:])
 
     @property
-    def classifies(self) -> bool:
-        """Whether its output is one score per label, of a text or of each token."""
+    def is_classifier(self) -> bool:
+        """Whether the output is one score per label, for a text or for each token."""
         return bool(self.head)
 
 
 @dataclass(frozen=True)
-class GivenGraph:
-    """An ONNX file. `folder`: what it may need lies beside it; None where only a file is given."""
+class OnnxFile:
+    """An ONNX file."""
 
     file: Path
-    folder: Path | None
+    folder: Path | None  # with its external weights; None: only the file is given
 
 
-Source = Encoder | GivenGraph
+Source = HuggingFaceEncoder | OnnxFile
 
 
 def inspect_source(
     checkpoint: Path, *, allow_pickle: bool = False, task: str | None = None
 ) -> Source:
-    """Return what `checkpoint` is; a `task` is one of a Hugging Face folder.
+    """Read and check `checkpoint`. A `task` needs a Hugging Face folder.
 
-    Weights of transformers win over a model.onnx beside them, which may be older.
+    transformers weights win over a model.onnx in the same folder, which may be older.
 
     Raises:
-        BuildError: it is missing, incomplete, damaged, or of a kind not supported.
+        BuildError: it is missing, incomplete, damaged or not supported.
     """
     if checkpoint.is_file():
         _refuse_graph_of_task(checkpoint, task)
@@ -75,36 +72,36 @@ def inspect_source(
                 f"checkpoint {checkpoint} is a file, but not an ONNX model",
                 remedy="Point it at a file that ends in .onnx, or at a folder.",
             )
-        refuse_pointer(checkpoint)
-        return GivenGraph(checkpoint, None)
+        refuse_lfs_pointer(checkpoint)
+        return OnnxFile(checkpoint, None)
     if not checkpoint.is_dir():
         raise BuildError(
             f"checkpoint {checkpoint} does not exist",
             remedy="Set models.<name>.checkpoint to a folder or to an .onnx file.",
         )
     if any((checkpoint / name).is_file() for name in _WEIGHTS):
-        return _encoder(checkpoint, allow_pickle=allow_pickle, task=task)
+        return _inspect_encoder(checkpoint, allow_pickle=allow_pickle, task=task)
     if (checkpoint / MODEL).is_file():
         _refuse_graph_of_task(checkpoint / MODEL, task)
-        refuse_pointer(checkpoint / MODEL)
-        return GivenGraph(checkpoint / MODEL, checkpoint)
+        refuse_lfs_pointer(checkpoint / MODEL)
+        return OnnxFile(checkpoint / MODEL, checkpoint)
     if allow_pickle and has_pickles(checkpoint):
-        return _encoder(checkpoint, allow_pickle=True, task=task)
-    check_weights(checkpoint)  # says which: pickles, or nothing at all
+        return _inspect_encoder(checkpoint, allow_pickle=True, task=task)
+    check_weights(checkpoint)  # raises for pickles and for missing weights
     raise AssertionError("unreachable: no safetensors")
 
 
 def _refuse_graph_of_task(file: Path, task: str | None) -> None:
     if task is not None:
         raise BuildError(
-            f"the task {task} is made of a Hugging Face folder, and {file} is a graph whose own "
-            "tensors are all that is known of it",
+            f"the task {task} needs a Hugging Face folder, and {file} is a graph: only its tensors "
+            "are known",
             remedy="Point the checkpoint at the folder that the graph was exported from; or serve "
             "the graph as it is, with `task: tensors`.",
         )
 
 
-def _encoder(folder: Path, *, allow_pickle: bool, task: str | None) -> Encoder:
+def _inspect_encoder(folder: Path, *, allow_pickle: bool, task: str | None) -> HuggingFaceEncoder:
     path = folder / "config.json"
     if not path.is_file():
         raise BuildError(
@@ -113,62 +110,53 @@ def _encoder(folder: Path, *, allow_pickle: bool, task: str | None) -> Encoder:
         )
     config = read_json_object(path, remedy=DOWNLOAD_AGAIN)
     refuse_quantised(folder, config)
-    architecture = _architecture(path, config, task)
+    architecture = _read_architecture(path, config, task)
     check_weights(folder, allow_pickle=allow_pickle)
     pad = config.get("pad_token_id")
     pad = pad if isinstance(pad, int) and pad >= 0 else 0
-    return Encoder(
+    return HuggingFaceEncoder(
         folder=folder,
         architecture=architecture,
-        vocab_size=_number(path, config, "vocab_size"),
-        hidden_size=_hidden_size(path, config) if task or has_modules(folder) else 0,
-        max_seq_len=_longest(path, config, architecture, pad),
+        vocab_size=read_size(path, config, "vocab_size"),
+        hidden_size=read_size(path, config, "hidden_size") if task or has_modules(folder) else 0,
+        max_seq_len=_trained_length(path, config, architecture, pad),
         pad_token_id=pad,
         inputs=_inputs(config, architecture),
         labels=_labels(config),
-        either_side=architecture.startswith((*OFFSET_POSITIONS, *RELATIVE_POSITIONS)),
+        allows_left_padding=architecture.startswith((*OFFSET_POSITIONS, *RELATIVE_POSITIONS)),
     )
 
 
-def _architecture(path: Path, config: dict[str, Any], task: str | None) -> str:
+def _read_architecture(path: Path, config: dict[str, Any], task: str | None) -> str:
     names = config.get("architectures")
-    known = ", ".join(ARCHITECTURES)
+    supported_names = ", ".join(ARCHITECTURES)
     if not isinstance(names, list) or not names:
         raise BuildError(
-            f"{path}: names no architectures", remedy=f"Add the model's class, one of: {known}."
+            f"{path}: names no architectures",
+            remedy=f"Add the model's class, one of: {supported_names}.",
         )
-    name = head_for(task, str(names[0]))
+    name = exported_class(task, str(names[0]))
     if name not in ARCHITECTURES:
-        reason = f": {REFUSED[name]}" if name in REFUSED else nearest_class(name, ARCHITECTURES)
+        reason = (
+            f": {REFUSAL_REASONS[name]}"
+            if name in REFUSAL_REASONS
+            else did_you_mean_class(name, ARCHITECTURES)
+        )
         raise BuildError(
             f"the onnxruntime builder does not export {name}{reason}",
             remedy=f"Export it yourself (torch.onnx.export(..., dynamo=True)) as {MODEL} and point "
-            f"the checkpoint at that file. Or use one of: {known}.",
+            f"the checkpoint at that file. Or use one of: {supported_names}.",
         )
     return name
 
 
-def _number(path: Path, config: dict[str, Any], name: str) -> int:
-    value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BuildError(
-            f"{path}: {name} is missing or not a positive whole number",
-            remedy=f"Add {name} as the model was trained with it, or save the model again.",
-        )
-    return value
-
-
-def _hidden_size(path: Path, config: dict[str, Any]) -> int:
-    return _number(path, config, "dim" if "dim" in config else "hidden_size")
-
-
-def _longest(path: Path, config: dict[str, Any], architecture: str, pad: int) -> int:
-    positions = _number(path, config, "max_position_embeddings")
+def _trained_length(path: Path, config: dict[str, Any], architecture: str, pad: int) -> int:
+    positions = read_size(path, config, "max_position_embeddings")
     return positions - pad - 1 if architecture.startswith(OFFSET_POSITIONS) else positions
 
 
 def _inputs(config: dict[str, Any], architecture: str) -> tuple[str, ...]:
-    # RoBERTa has a table of one row for them: nothing to choose. DistilBERT and MPNet have none.
+    # RoBERTa has one token type. DistilBERT and MPNet have none.
     kinds = config.get("type_vocab_size", 0)
     two_texts = isinstance(kinds, int) and kinds > 1
     if two_texts and not architecture.startswith(("DistilBert", "MPNet")):
@@ -183,8 +171,8 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(labels[key]) for key in sorted(labels, key=int))
 
 
-def refuse_files_beside(source: GivenGraph, files: list[str]) -> None:
-    """Raise BuildError if only the graph was given: what lies beside it is not fingerprinted."""
+def refuse_external_files(source: OnnxFile, files: list[str]) -> None:
+    """Raise BuildError if only the graph is given: external files are not fingerprinted."""
     if source.folder is None:
         raise BuildError(
             f"{source.file}: keeps its weights in {', '.join(files)}, so it is not one file",
@@ -192,18 +180,18 @@ def refuse_files_beside(source: GivenGraph, files: list[str]) -> None:
         )
 
 
-def resolve_max_seq_len(asked: int | None, source: Source) -> int | None:
-    """Return the longest sequence that is served, in tokens; None for a graph without that.
+def resolve_max_seq_len(requested: int | None, source: Source) -> int | None:
+    """Return the maximum sequence length in tokens, or None for a graph without sequences.
 
     Raises:
-        BuildError: more is asked for than the model was trained for.
+        BuildError: the requested length exceeds the trained one.
     """
-    if isinstance(source, GivenGraph):
-        return asked
-    if asked is not None and asked > source.max_seq_len:
+    if isinstance(source, OnnxFile):
+        return requested
+    if requested is not None and requested > source.max_seq_len:
         raise BuildError(
-            f"engine.max_seq_len is {asked}, and {source.folder} was trained for "
+            f"engine.max_seq_len is {requested}, and {source.folder} was trained for "
             f"{source.max_seq_len} tokens",
             remedy=f"Set engine.max_seq_len to {source.max_seq_len} or less.",
         )
-    return asked or source.max_seq_len
+    return requested or source.max_seq_len

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model of images, and CLIP's of texts, to ONNX. Importing this module imports torch."""
+"""Exports image models and CLIP's text tower to ONNX. Importing this module imports torch."""
 
 import os
 from pathlib import Path
 from typing import Any
 
 from buildlib.problems import BuildError
-from buildlib.request import Request
-from options import Options
+from buildlib.request_types import BuilderRequest
+from options import OnnxRuntimeOptions
 from taskcompile.image_task import CLS, IMAGE_CLASSIFICATION, INPUT, ImageTask
-from taskcompile.task import Task
+from taskcompile.task import TextTask
 
-# Read when the libraries below are imported: the network is never needed here.
+# The libraries below read these on import: this module never uses the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 
 import torch
 import transformers
 
-from export import exported
-from heads import activated
+from export import export_module
+from heads import apply_activation
 
-# Not 0 or 1: torch.export takes those for constants.
+# torch.export treats 0 and 1 as constants.
 _BATCH, _LENGTH = 2, 8
 
 
 class VisionModel(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
-    """Pixel values FP32[batch, 3, height, width] to the task's output."""
+    """Maps pixel values FP32[batch, 3, height, width] to the task's output."""
 
     def __init__(self, model: Any, task: ImageTask) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class VisionModel(torch.nn.Module):  # type: ignore[misc]  # torch has no types 
         self.names, self.outputs = (INPUT,), (task.output,)
 
     def forward(self, pixel_values: Any) -> tuple[Any]:
-        """Scores FP32[batch, labels] or vectors FP32[batch, dimension]."""
+        """Return scores FP32[batch, labels] or vectors FP32[batch, dimension]."""
         answer = self.model(pixel_values=pixel_values)
         if self.task.name == IMAGE_CLASSIFICATION:
-            return (activated(answer.logits, self.task.activation),)
+            return (apply_activation(answer.logits, self.task.activation),)
         if self.task.vector == CLS:
             vectors = answer.last_hidden_state[:, 0]
         else:
@@ -46,25 +46,25 @@ class VisionModel(torch.nn.Module):  # type: ignore[misc]  # torch has no types 
         return (vectors,)
 
 
-def load_vision(task: ImageTask, request: Request) -> VisionModel:
-    """Return the checkpoint in fp32, in evaluation mode.
+def load_vision(task: ImageTask, request: BuilderRequest) -> VisionModel:
+    """Return the checkpoint in fp32 and evaluation mode.
 
     Raises:
-        BuildError: the weights do not cover the model: transformers would invent the rest.
+        BuildError: tensors are missing. transformers would initialise them randomly.
     """
     unused = "pooler." if task.vector == CLS else None
-    module = VisionModel(_loaded(task.architecture, request, "vision_config", unused), task)
+    module = VisionModel(_load_model(task.architecture, request, "vision_config", unused), task)
     module.eval()
     return module
 
 
-def _loaded(name: str, request: Request, tower: str, unused: str | None = None) -> Any:
-    """A model of this class; weights that begin with `unused` may be missing."""
+def _load_model(name: str, request: BuilderRequest, tower: str, unused: str | None = None) -> Any:
+    """Return a model of the class `name`. Weights that start with `unused` may be missing."""
     transformers.logging.disable_progress_bar()
     folder = request.checkpoint
     model, info = getattr(transformers, name).from_pretrained(
         folder,
-        config=_config(folder, tower),
+        config=_tower_config(folder, tower),
         dtype=torch.float32,
         local_files_only=True,
         use_safetensors=None if request.allow_pickle else True,
@@ -83,24 +83,24 @@ def _loaded(name: str, request: Request, tower: str, unused: str | None = None) 
     return model
 
 
-def _config(folder: Path, tower: str) -> Any:
-    """The model's; of one with two towers that of this one, which may not have the projection."""
+def _tower_config(folder: Path, tower: str) -> Any:
+    """Return the model's config, or that of one tower with the projection size."""
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    own = getattr(config, tower, None)
-    if own is None:
+    tower_config = getattr(config, tower, None)
+    if tower_config is None:
         return config
-    own.projection_dim = config.projection_dim
-    return own
+    tower_config.projection_dim = config.projection_dim
+    return tower_config
 
 
-def export_vision(module: VisionModel, options: Options) -> Any:
-    """Return the ModelProto: the batch is variable, the size of the images is not.
+def export_vision(module: VisionModel, options: OnnxRuntimeOptions) -> Any:
+    """Return the ModelProto. The batch is variable, the image size is fixed.
 
     Raises:
-        BuildError: torch cannot express the model in the operator set that was asked for.
+        BuildError: torch cannot express the model in opset_version.
     """
     example = torch.rand((_BATCH, *module.task.shape))
-    return exported(
+    return export_module(
         module,
         (example,),
         ({0: torch.export.Dim("batch")},),
@@ -110,37 +110,37 @@ def export_vision(module: VisionModel, options: Options) -> Any:
 
 
 class TextTower(torch.nn.Module):  # type: ignore[misc]  # same
-    """CLIP's: INT64[batch, tokens] twice to vectors FP32[batch, dimension]."""
+    """CLIP's text tower: maps INT64[batch, tokens] twice to vectors FP32[batch, dimension]."""
 
-    def __init__(self, model: Any, task: Task) -> None:
+    def __init__(self, model: Any, task: TextTask) -> None:
         super().__init__()
         self.model, self.task = model, task
         self.names, self.outputs = task.inputs, (task.output,)
 
     def forward(self, input_ids: Any, attention_mask: Any) -> tuple[Any]:
-        """The projected state at each text's end."""
+        """Return the projected state at the end of each text."""
         vectors = self.model(input_ids=input_ids, attention_mask=attention_mask).text_embeds
         if self.task.normalized:
             vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
         return (vectors,)
 
 
-def load_text_tower(task: Task, request: Request) -> TextTower:
-    """Return CLIP's tower of texts in fp32, in evaluation mode. Raises BuildError as above."""
-    model = _loaded(task.reference, request, "text_config")
+def load_text_tower(task: TextTask, request: BuilderRequest) -> TextTower:
+    """Return CLIP's text tower in fp32 and evaluation mode. Raises BuildError as above."""
+    model = _load_model(task.reference, request, "text_config")
     module = TextTower(model, task)
     module.eval()
     return module
 
 
-def export_text_tower(module: TextTower, options: Options, max_seq_len: int) -> Any:
-    """Return the ModelProto: batch and tokens are variable. Raises BuildError as above."""
+def export_text_tower(module: TextTower, options: OnnxRuntimeOptions, max_seq_len: int) -> Any:
+    """Return the ModelProto with variable batch and tokens. Raises BuildError as above."""
     example = torch.ones((_BATCH, min(_LENGTH, max_seq_len)), dtype=torch.int64)
     shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=max_seq_len)}
     examples = tuple(example.clone() for _ in module.names)
-    return exported(module, examples, (shape, shape), options, module.task.reference)
+    return export_module(module, examples, (shape, shape), options, module.task.reference)
 
 
-def version() -> str:
-    """Of transformers."""
+def transformers_version() -> str:
+    """Return the version of transformers."""
     return str(transformers.__version__)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build an OpenVINO engine: `python build.py --request R.json --result S.json`.
 
-The working directory is a fresh staging folder, and nothing is written outside it but the result.
-The contract (request, result, progress lines, exit codes) is in builders/README.md.
+The working directory is a fresh staging folder. Only the result is written outside it.
+builders/README.md has the contract (request, result, progress lines, exit codes).
 """
 
 import dataclasses
@@ -13,19 +13,20 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 from buildlib import artefact
-from buildlib.checkpoint import Checkpoint, Supported, inspect_checkpoint
-from buildlib.compare import require
+from buildlib.checkpoint import DecoderCheckpoint, SupportedModels, inspect_checkpoint
+from buildlib.compare import require_min_exact_match
 from buildlib.limits import ResolvedLimits, resolve_limits
-from buildlib.program import Stages, run_program, say
+from buildlib.program import Stages, print_line, run_program
 from buildlib.prompts import load_tokenizer, read_prompts
-from buildlib.request import Request, read_request
-from buildlib.versions import cpu_name, versions
+from buildlib.request import read_request
+from buildlib.request_types import BuilderRequest
+from buildlib.versions import cpu_name, installed_versions
 from folders import FOLDERS, WEIGHTS, write_companions
-from options import Options, read_options
-from precisions import BLOCK_SIZE, higher_than, run_properties
-from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, REFUSED, ROPE_TYPES
+from options import OpenvinoOptions, read_options
+from precisions import BLOCK_SIZE, remedy_for, run_properties
+from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, REFUSAL_REASONS, ROPE_TYPES
 
-_SUPPORTED = Supported("openvino", ARCHITECTURES, ROPE_TYPES, REFUSED)
+_SUPPORTED = SupportedModels("openvino", ARCHITECTURES, ROPE_TYPES, REFUSAL_REASONS)
 _PACKAGES = ("openvino", "openvino-genai", "optimum-intel", "nncf", "torch", "transformers")
 
 
@@ -36,14 +37,14 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: the build cannot be done; anything else raised is a bug or the machine's.
+        BuildError: the build is not possible. Other exceptions are bugs or machine failures.
     """
-    request, options, checkpoint, limits = checked(file)
+    request, options, checkpoint, limits = check_request(file)
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
-    artefact.prepare(FOLDERS)
+    artefact.create_folders(FOLDERS)
     with stages.stage("load"):
-        # Seconds that a checkpoint with a problem must not cost.
+        # Imported here, because a checkpoint with a problem must not cost seconds.
         import convert
         from buildlib.reference import load_model
 
@@ -55,35 +56,38 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         tensors = convert.compress_model(request.precision, options)
         write_companions(checkpoint)
         artefact.copy_tokenizer(checkpoint.folder)
-    outcome = None
+    comparison = None
     if prompts:
         with stages.stage("evaluate"):
             import evaluate
 
-            # Loaded again: exporting patches the model it is given.
+            # Loaded again, because the export patches its model.
             model = load_model(request)
-            outcome = evaluate.evaluate(model, request, checkpoint, limits, prompts, tokenizer)
+            comparison = evaluate.evaluate(model, request, checkpoint, limits, prompts, tokenizer)
             del model
-            say(f"{outcome.prompts - outcome.diverged} of {outcome.prompts} answers are equal")
-            require(outcome, request, remedy=higher_than(request.precision))
+            equal = comparison.prompts - comparison.diverged
+            print_line(f"{equal} of {comparison.prompts} answers are equal")
+            require_min_exact_match(comparison, request, remedy=remedy_for(request.precision))
     return {
-        "files": artefact.files(FOLDERS),
+        "files": artefact.list_files(FOLDERS),
         "tensors": tensors,
         "limits": dataclasses.asdict(limits),
-        "model": checkpoint.described(),
+        "model": checkpoint.to_result(),
         "runtime": {
             "properties": run_properties(request.precision, WEIGHTS),
             "block_size": BLOCK_SIZE,
         },
-        "versions": versions(_PACKAGES),
+        "versions": installed_versions(_PACKAGES),
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
-        "evaluation": dataclasses.asdict(outcome) if outcome else None,
+        "evaluation": dataclasses.asdict(comparison) if comparison else None,
     }
 
 
-def checked(file: Path) -> tuple[Request, Options, Checkpoint, ResolvedLimits]:
-    """Return what the request means, read by the standard library alone. Raises BuildError."""
+def check_request(
+    file: Path,
+) -> tuple[BuilderRequest, OpenvinoOptions, DecoderCheckpoint, ResolvedLimits]:
+    """Read and check a request with the standard library only. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
     checkpoint = inspect_checkpoint(
@@ -101,6 +105,6 @@ if __name__ == "__main__":
             build,
             description="Build an OpenVINO engine from a checkpoint.",
             stages=("load", "convert", "compress", "evaluate"),
-            check=checked,
+            check=check_request,
         )
     )

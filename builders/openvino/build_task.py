@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make an OpenVINO engine of an exported task: `python build_task.py --request R --result S`.
 
-The graph is what the builder onnxruntime exports in fp32, proven there against the reference
-library with every mistake on purpose. Here it gets its precision, and the same inputs go through
-the served steps and OpenVINO, against the answers that the export kept. The working directory is
-a fresh staging folder. The contract is in builders/README.md.
+The builder onnxruntime exports the graph in fp32 and proves it against the reference library, with
+every deliberate mistake. This program converts the graph to its precision. Then it runs the same
+inputs through the steps used in serving and compares with the stored answers. The working
+directory is a fresh staging folder. builders/README.md has the contract.
 """
 
 import dataclasses
@@ -14,45 +14,44 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
-# Serving's own code is what a proof runs.
+# A proof runs the code used in serving.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
 from buildlib.program import Stages, run_program
-from buildlib.request import Request, read_request
-from buildlib.versions import cpu_name, versions
+from buildlib.request import read_request
+from buildlib.request_types import BuilderRequest
+from buildlib.versions import cpu_name, installed_versions
 from folders import ENGINE
 from task_options import (
+    FP32_PRECISION,
     ONE_THREAD,
-    PLAIN,
     STATIC,
-    Precision,
     TaskOptions,
-    precision_of,
+    TaskPrecision,
     read_task_options,
+    task_precision,
 )
-from taskproof.parts import TaskParts, copy_parts, read_parts
+from taskproof.exported_task import ExportedTask, copy_task_folders, read_exported_task
 
 _MODEL = "model.onnx"
 _PACKAGES = ("numpy", "openvino", "tokenizers")
-_LIBRARIES = (
-    "Build with runner venv, or `pip install -r builders/openvino/requirements.txt` beside it."
-)
-# Tokens of a text at most, where padding is measured.
-_LONGEST = 512
+_LIBRARIES = "Build with runner venv, or `pip install -r builders/openvino/requirements.txt` here."
+# The maximum tokens of a text in the padding measurement.
+_MAX_TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a request means."""
+class OpenvinoTaskBuild:
+    """A checked request."""
 
-    request: Request
+    request: BuilderRequest
     options: TaskOptions
 
     @property
-    def precision(self) -> Precision:
-        """How the engine is run."""
-        return precision_of(self.request, self.options)
+    def precision(self) -> TaskPrecision:
+        """The properties of the precision."""
+        return task_precision(self.request, self.options)
 
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
@@ -62,38 +61,40 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: the build cannot be done; anything else raised is a bug or the machine's.
+        BuildError: the build is not possible. Other exceptions are bugs or machine failures.
     """
-    asked = checked(file)
-    request = asked.request
+    job = check_request(file)
+    request = job.request
     with stages.stage("load"):
-        parts = read_parts(request, remedy=_LIBRARIES)
-        from task_graph import read_graph, save, tensors
+        exported = read_exported_task(request, remedy=_LIBRARIES)
+        from task_graph import read_graph, save_graph, tensor_specs
 
-        model = read_graph(parts.source / ENGINE / _MODEL)
-        specs = tensors(model)
-    folders = (ENGINE, *parts.folders)
-    artefact.prepare(folders)
-    copy_parts(parts)
+        model = read_graph(exported.source / ENGINE / _MODEL)
+        specs = tensor_specs(model)
+    folders = (ENGINE, *exported.folders)
+    artefact.create_folders(folders)
+    copy_task_folders(exported)
     with stages.stage("convert"):
         if request.precision == "int8":
-            model = _quantised(asked, parts, model)
-        saved = save(model, ENGINE, fp16=request.precision == "fp16")
+            model = _quantise(job, exported, model)
+        engine_file = save_graph(model, ENGINE, fp16=request.precision == "fp16")
         del model
     with stages.stage("evaluate"):
-        proof, padding = _prove(asked, parts, saved)
+        proof, padding = _prove(job, exported, engine_file)
     return {
-        "files": artefact.files(folders),
+        "files": artefact.list_files(folders),
         "tensors": specs,
-        "limits": dataclasses.asdict(request.limits) | parts.lengths,
+        "limits": dataclasses.asdict(request.limits) | exported.lengths,
         "model": None,
         "runtime": {
-            "model_file": saved.as_posix(),
-            "properties": asked.precision.properties,
+            "model_file": engine_file.as_posix(),
+            "properties": job.precision.properties,
             **({"padding": padding} if padding else {}),
-            **parts.facts,
+            **exported.facts,
         },
-        "versions": versions((*_PACKAGES, *(("nncf",) if request.precision == "int8" else ()))),
+        "versions": installed_versions(
+            (*_PACKAGES, *(("nncf",) if request.precision == "int8" else ()))
+        ),
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
         "parity": None,
@@ -101,67 +102,69 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     }
 
 
-def _quantised(asked: Checked, parts: TaskParts, model: Any) -> Any:
+def _quantise(job: OpenvinoTaskBuild, exported: ExportedTask, model: Any) -> Any:
     from tasklib import task_file
     from tasklib.image_settings import ImageSettings
 
-    from task_graph import quantised, with_small_weights
-    from taskproof.calibration import image_feeds, text_calibration
-    from taskproof.compiled import task_of
+    from task_graph import compress_weights, quantise
+    from taskproof.calibration import image_calibration_feeds, text_calibration_feeds
+    from taskproof.compiled_proof import to_text_task
 
-    if asked.options.calibration != STATIC:
-        return with_small_weights(model)
-    record = task_file.read_task(parts.source / artefact.TASK)
+    if job.options.calibration != STATIC:
+        return compress_weights(model)
+    record = task_file.read_task(exported.source / artefact.TASK)
     if record.image is not None:
-        feeds = image_feeds(asked.request, ImageSettings(**record.image))
+        feeds = image_calibration_feeds(job.request, ImageSettings(**record.image))
     else:
-        tokenizer = parts.source / artefact.TOKENIZER
-        feeds = text_calibration(asked.request, task_of(record), tokenizer)
-    return quantised(model, feeds)
+        tokenizer = exported.source / artefact.TOKENIZER
+        feeds = text_calibration_feeds(job.request, to_text_task(record), tokenizer)
+    return quantise(model, feeds)
 
 
 def _prove(
-    asked: Checked, parts: TaskParts, saved: Path
+    job: OpenvinoTaskBuild, exported: ExportedTask, engine_file: Path
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The proof, and how texts of different lengths share a run."""
-    from task_graph import Running
-    from taskproof.compiled import Compiled, prove_compiled
+    """Return the proof, and the `padding` of the result's `runtime`."""
+    from task_graph import GraphRunner
+    from taskproof.compiled_proof import CompiledSubject, prove_compiled
 
-    request, precision = asked.request, asked.precision
-    engine = Running(saved, precision.properties)
-    subject = Compiled(
+    request, precision = job.request, job.precision
+    engine = GraphRunner(engine_file, precision.properties)
+    subject = CompiledSubject(
         request=request,
-        source=parts.source,
+        source=exported.source,
         precision=precision.column,
         engine=engine,
-        bounds=asked.options.bounds,
+        bound_overrides=job.options.bounds,
     )
-    remedy = f"{precision.better} Or move a bound with engine.options.bounds."
+    remedy = f"{precision.remedy} Or move a bound with engine.options.bounds."
     proof = prove_compiled(subject, artefact.PROOF, remedy=remedy)
-    return proof, _padding(asked, parts, saved)
+    return proof, _padding(job, exported, engine_file)
 
 
-def _padding(asked: Checked, parts: TaskParts, saved: Path) -> dict[str, Any] | None:
-    if parts.text is None or not asked.options.padding:
+def _padding(
+    job: OpenvinoTaskBuild, exported: ExportedTask, engine_file: Path
+) -> dict[str, Any] | None:
+    if exported.text is None or not job.options.padding:
         return None
-    from task_graph import Running, onnx_tensors, read_graph
-    from taskproof.padding import measured_padding
+    from task_graph import GraphRunner, onnx_tensors, read_graph
+    from taskproof.padding import measure_padding
 
-    plain = read_graph(parts.source / ENGINE / _MODEL)
-    return measured_padding(
-        onnx_tensors(plain.inputs),
-        onnx_tensors(plain.outputs),
-        source=Running(plain, PLAIN.properties).outputs,
-        engine=Running(saved, asked.precision.properties | ONE_THREAD).outputs,
-        pad_id=parts.text["pad_id"],
-        longest=min(parts.text["max_seq_len"], _LONGEST),
+    source_graph = read_graph(exported.source / ENGINE / _MODEL)
+    return measure_padding(
+        onnx_tensors(source_graph.inputs),
+        onnx_tensors(source_graph.outputs),
+        source=GraphRunner(source_graph, FP32_PRECISION.properties).outputs,
+        engine=GraphRunner(engine_file, job.precision.properties | ONE_THREAD).outputs,
+        pad_id=exported.text["pad_id"],
+        max_length=min(exported.text["max_seq_len"], _MAX_TEXT_TOKENS),
     )
 
 
-def checked(file: Path) -> Checked:
-    """Return what the request means, read by the standard library alone. Raises BuildError."""
+def check_request(file: Path) -> OpenvinoTaskBuild:
+    """Read and check a request with the standard library only. Raises BuildError."""
     request = read_request(file)
-    return Checked(request, read_task_options(request))
+    return OpenvinoTaskBuild(request, read_task_options(request))
 
 
 if __name__ == "__main__":
@@ -170,6 +173,6 @@ if __name__ == "__main__":
             build,
             description="Make an OpenVINO engine of an exported task.",
             stages=("load", "convert", "evaluate"),
-            check=checked,
+            check=check_request,
         )
     )

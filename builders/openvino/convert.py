@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a transformers model to the artefact: export, compress, save.
+"""Exports, compresses and saves a transformers model.
 
-Importing this module imports torch, OpenVINO and optimum-intel: seconds, and only after the
-checks of checkpoint.py have passed.
+Importing this module imports torch, OpenVINO and optimum-intel, which takes seconds. The build
+does it after the checks of checkpoint.py.
 """
 
 import gc
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from folders import ENGINE
-from options import Options
-from precisions import PRECISIONS, Precision
+from options import OpenvinoOptions
+from precisions import PRECISIONS, DecoderPrecision
 
-# Read when the libraries below are imported: the network is never needed here.
+# The libraries below read these on import: this module never uses the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 
 import nncf
@@ -27,10 +27,10 @@ from optimum.exporters.openvino.model_configs import GemmaOpenVINOConfig
 from optimum.intel.openvino.configuration import OVConfig
 
 # optimum-intel 2.2.0 tested Gemma with transformers up to 5.0 and refuses later ones. With those of
-# requirements.txt the engine is equal to transformers token for token: tests/builders has it.
+# requirements.txt the engine equals transformers token for token (tests/builders).
 GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION = "5.5.99"
 
-_EXPORTED = Path(".exported")
+_EXPORT_FOLDER = Path(".exported")
 _MODEL_XML = "openvino_model.xml"
 
 # Triton's names (model_config.proto, DataType) of OpenVINO's element types.
@@ -45,11 +45,11 @@ _TRITON_TYPES = {
 
 
 def export_model(model: Any) -> None:
-    """Write `model` aside as a stateful OpenVINO graph in fp32 (its KV cache inside)."""
+    """Write `model` as a stateful OpenVINO graph in fp32, which contains its KV cache."""
     warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
     export_from_model(
         model,
-        _EXPORTED,
+        _EXPORT_FOLDER,
         task="text-generation-with-past",
         ov_config=OVConfig(dtype="fp32"),
         stateful=True,
@@ -59,27 +59,27 @@ def export_model(model: Any) -> None:
     gc.collect()
 
 
-def compress_model(name: str, options: Options) -> dict[str, list[dict[str, Any]]]:
+def compress_model(name: str, options: OpenvinoOptions) -> dict[str, list[dict[str, Any]]]:
     """Write engine/openvino_model.{xml,bin} in the precision `name` from the exported graph.
 
     Returns:
         The graph's inputs and outputs: name, Triton data type, dims (-1 where dynamic).
     """
     precision = PRECISIONS[name]
-    model = openvino.Core().read_model(_EXPORTED / _MODEL_XML)
+    model = openvino.Core().read_model(_EXPORT_FOLDER / _MODEL_XML)
     tensors = {"inputs": _specs(model.inputs), "outputs": _specs(model.outputs)}
-    model = _compressed(model, precision, options)
-    # The exporter leaves its own hints here (an f16 KV cache): whoever loads the graph
-    # without our properties should get what was evaluated, too.
+    model = _compress(model, precision, options)
+    # The exporter writes other hints here (an f16 KV cache). A graph loaded without our
+    # properties should also behave as evaluated.
     hints = {name: str(value) for name, value in precision.properties.items()}
     model.set_rt_info(hints, ["runtime_options"])
     fp16 = precision.weights == "f16"
     openvino.save_model(model, ENGINE / _MODEL_XML, compress_to_fp16=fp16)
-    shutil.rmtree(_EXPORTED)
+    shutil.rmtree(_EXPORT_FOLDER)
     return tensors
 
 
-def _compressed(model: Any, precision: Precision, options: Options) -> Any:
+def _compress(model: Any, precision: DecoderPrecision, options: OpenvinoOptions) -> Any:
     if precision.weights == "int8_asym":
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
     if precision.weights == "int4_asym":

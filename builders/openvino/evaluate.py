@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the engine answers as the checkpoint does, token for token, decoding greedily.
+"""Compares the engine's answers with the checkpoint's, token for token with greedy decoding.
 
-The reference is transformers in fp32; the engine runs in the pipeline and with the properties it
-will be served with. Prompts are tokenised by the `tokenizers` library, as in serving.
+The reference is transformers in fp32. The engine runs with the pipeline and properties of serving.
+The `tokenizers` library tokenises the prompts, as in serving.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,13 @@ import numpy
 import openvino
 import openvino_genai
 
-from buildlib.checkpoint import Checkpoint
-from buildlib.compare import Outcome, compare
+from buildlib.checkpoint import DecoderCheckpoint
+from buildlib.compare import compare_answers
 from buildlib.limits import ResolvedLimits
-from buildlib.prompts import Prompt
+from buildlib.prompts import EvaluationPrompt
 from buildlib.reference import reference_answers
-from buildlib.request import Request
+from buildlib.request_types import BuilderRequest
+from buildlib.result_types import AnswerComparison
 from folders import ENGINE, WEIGHTS
 from precisions import BLOCK_SIZE, run_properties
 
@@ -25,12 +26,12 @@ from precisions import BLOCK_SIZE, run_properties
 def engine_answers(
     precision: str,
     limits: ResolvedLimits,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[EvaluationPrompt],
     eos: frozenset[int],
 ) -> list[list[int]]:
     """Return the greedy answer of the engine in ./engine to each prompt, end token included.
 
-    The pipeline is set up as for serving: same properties, batch size, step length, prefix cache.
+    The pipeline has the properties, batch size, step length and prefix cache of serving.
     """
     properties = run_properties(precision, WEIGHTS)
     pipeline = openvino_genai.ContinuousBatchingPipeline(
@@ -50,29 +51,29 @@ def engine_answers(
     return [list(output[0].generated_ids) if output else [] for output in outputs]
 
 
-def _scheduler(limits: ResolvedLimits, prompts: Sequence[Prompt]) -> Any:
+def _scheduler(limits: ResolvedLimits, prompts: Sequence[EvaluationPrompt]) -> Any:
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.max_num_seqs = limits.max_batch_size
     scheduler.max_num_batched_tokens = limits.max_num_tokens
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = True
-    longest = max(len(prompt.ids) + prompt.max_tokens for prompt in prompts)
-    running = min(limits.max_batch_size, len(prompts))
-    # One spare block each: a pool that runs out preempts requests, which is not the subject here.
-    scheduler.num_kv_blocks = running * (longest // BLOCK_SIZE + 2)
+    max_sequence_length = max(len(prompt.ids) + prompt.max_tokens for prompt in prompts)
+    sequence_count = min(limits.max_batch_size, len(prompts))
+    # One spare block each: a full pool would preempt requests.
+    scheduler.num_kv_blocks = sequence_count * (max_sequence_length // BLOCK_SIZE + 2)
     return scheduler
 
 
 def evaluate(
     model: Any,
-    request: Request,
-    checkpoint: Checkpoint,
+    request: BuilderRequest,
+    checkpoint: DecoderCheckpoint,
     limits: ResolvedLimits,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[EvaluationPrompt],
     tokenizer: Any,
-) -> Outcome:
+) -> AnswerComparison:
     """Compare the engine in ./engine with the transformers `model` on `prompts`."""
     eos = frozenset(checkpoint.eos_token_ids)
     expected = reference_answers(model, prompts, eos)
-    got = engine_answers(request.precision, limits, prompts, eos)
-    return compare(prompts, expected, got, tokenizer)
+    actual = engine_answers(request.precision, limits, prompts, eos)
+    return compare_answers(prompts, expected, actual, tokenizer)

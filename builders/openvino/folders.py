@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in engine/ beside the graph. Standard library only."""
+"""The folders of the artefact, and the files in engine/ next to the graph.
+
+Standard library only.
+"""
 
 import json
 import shutil
 from pathlib import Path
 
 from buildlib.artefact import TOKENIZER
-from buildlib.checkpoint import Checkpoint
+from buildlib.checkpoint import DecoderCheckpoint
 
 ENGINE = Path("engine")
 WEIGHTS = ENGINE / "openvino_model.bin"
 FOLDERS = (ENGINE, TOKENIZER)
 
 
-def write_companions(checkpoint: Checkpoint) -> None:
-    """Write the configuration files beside the engine."""
+def write_companions(checkpoint: DecoderCheckpoint) -> None:
+    """Write the configuration files next to the engine."""
     shutil.copyfile(checkpoint.folder / "config.json", ENGINE / "config.json")
-    # Always written, and only ids: without an eos_token_id here the pipeline adds -1 to every
-    # request's stop tokens and refuses it, and a penalty or temperature meant for chat would
-    # otherwise creep into requests that ask for greedy decoding.
+    # Without an eos_token_id the pipeline adds -1 to every request's stop tokens and refuses it.
+    # Other keys, such as a penalty or temperature for chat, would change greedy decoding.
     ids = {
         "bos_token_id": checkpoint.bos_token_id,
         "eos_token_id": list(checkpoint.eos_token_ids),

@@ -1,46 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request may ask of this builder. Standard library only."""
+"""Reads and checks the options of this builder. Standard library only."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from buildlib.limits import require_single
+from buildlib.builder_toml import require_limits_of_one, require_precision
 from buildlib.problems import BuildError
-from buildlib.request import Request, known_keys, known_precision
-from precisions import PRECISIONS
+from buildlib.request import check_keys
+from buildlib.request_types import BuilderRequest
 
+_FOLDER = Path(__file__).parent
 GROUP_SIZES = (-1, 32, 64, 128, 256)
 DEFAULT_GROUP_SIZE = 64
 DEFAULT_RATIO = 1.0
 
 
 @dataclass(frozen=True)
-class Options:
+class OpenvinoOptions:
     """Options of this builder, both for int4."""
 
     group_size: int = DEFAULT_GROUP_SIZE
     ratio: float = DEFAULT_RATIO
 
 
-def read_options(request: Request) -> Options:
-    """Return the request's options.
+def read_options(request: BuilderRequest) -> OpenvinoOptions:
+    """Read the request's options.
 
     Raises:
-        BuildError: the request asks for what this builder cannot.
+        BuildError: this builder does not support the request.
     """
     if request.kv_cache_dtype is not None:
         raise BuildError(
             f"kv_cache_dtype {request.kv_cache_dtype!r} cannot be chosen for this engine",
             remedy="Remove kv_cache_dtype: the precision decides the type of the KV cache.",
         )
-    known_precision(request, "openvino", tuple(PRECISIONS))
-    require_single(request.limits, Path(__file__).parent)
-    return _options(request.options, request.precision)
+    require_precision(request, _FOLDER)
+    require_limits_of_one(request.limits, _FOLDER)
+    return _parse_options(request.options, request.precision)
 
 
-def _options(raw: dict[str, Any], precision: str) -> Options:
-    known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
+def _parse_options(raw: dict[str, Any], precision: str) -> OpenvinoOptions:
+    check_keys(raw, tuple(OpenvinoOptions.__dataclass_fields__), "engine.options")
     if raw and precision != "int4":
         names = ", ".join(raw)
         raise BuildError(
@@ -59,4 +60,4 @@ def _options(raw: dict[str, Any], precision: str) -> Options:
             f"engine.options.ratio is {ratio!r}",
             remedy="Use the share of layers stored in int4, above 0 and up to 1; the rest is int8.",
         )
-    return Options(group_size=int(group_size), ratio=float(ratio))
+    return OpenvinoOptions(group_size=int(group_size), ratio=float(ratio))

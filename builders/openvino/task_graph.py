@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's exported graph in OpenVINO: converted, quantised, run.
+"""Reads, quantises, saves and runs a task's exported graph with OpenVINO.
 
-Importing this imports openvino; quantising imports nncf.
+Importing this module imports openvino; quantising imports nncf.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,17 @@ _TYPES = {"i64": ("TYPE_INT64", "INT64"), "f32": ("TYPE_FP32", "FLOAT")}
 
 
 def read_graph(file: Path) -> Any:
-    """The graph in an ONNX file.
+    """Read the graph in an ONNX file.
 
     Raises:
-        BuildError: OpenVINO lacks an operator of it, or a tensor is of another type than the
-            served steps make and read.
+        BuildError: OpenVINO lacks an operator, or serving does not support a tensor's type.
     """
     try:
         model = openvino.Core().read_model(file)
     except RuntimeError as error:
-        last = str(error).strip().splitlines()[-1]
+        last_line = str(error).strip().splitlines()[-1]
         raise BuildError(
-            f"OpenVINO {openvino.__version__} cannot read the exported graph: {last}",
+            f"OpenVINO {openvino.__version__} cannot read the exported graph: {last_line}",
             remedy="Use the builder onnxruntime for this architecture.",
         ) from error
     for port in (*model.inputs, *model.outputs):
@@ -40,13 +39,13 @@ def read_graph(file: Path) -> Any:
         if kind not in _TYPES:
             raise BuildError(
                 f"{port.any_name} of the exported graph is of the type {kind}",
-                remedy="Report it, with build.log; the builder onnxruntime serves it meanwhile.",
+                remedy="Report it with build.log; until then use the builder onnxruntime.",
             )
     return model
 
 
-def tensors(model: Any) -> dict[str, list[dict[str, Any]]]:
-    """The graph's inputs and outputs as the result has them, without the batch dimension."""
+def tensor_specs(model: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the `tensors` object of the result, without the batch dimension."""
 
     def spec(port: Any) -> dict[str, Any]:
         triton, _ = _TYPES[port.element_type.get_type_name()]
@@ -57,7 +56,7 @@ def tensors(model: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def onnx_tensors(ports: Sequence[Any]) -> list[OnnxTensor]:
-    """The same as the export has them."""
+    """Return ports as ONNX tensors."""
     return [
         OnnxTensor(port.any_name, _TYPES[port.element_type.get_type_name()][1], _sizes(port))
         for port in ports
@@ -65,19 +64,19 @@ def onnx_tensors(ports: Sequence[Any]) -> list[OnnxTensor]:
 
 
 def _sizes(port: Any) -> tuple[int | None, ...]:
-    """None for a variable one."""
+    """Return the sizes of a port's dimensions; None: variable."""
     return tuple(size.get_length() if size.is_static else None for size in port.get_partial_shape())
 
 
-def with_small_weights(model: Any) -> Any:
-    """Weights in int8, a scale and a zero point for each row; activations as they are."""
+def compress_weights(model: Any) -> Any:
+    """Convert weights to int8 with a scale and a zero point per row. Activations stay fp32."""
     import nncf
 
     return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
 
 
-def quantised(model: Any, feeds: Sequence[Feed]) -> Any:
-    """Weights and activations in int8, ranges measured on `feeds`."""
+def quantise(model: Any, feeds: Sequence[Feed]) -> Any:
+    """Convert weights and activations to int8 with ranges measured on `feeds`."""
     import nncf
 
     names = [port.any_name for port in model.inputs]
@@ -90,22 +89,23 @@ def quantised(model: Any, feeds: Sequence[Feed]) -> Any:
     )
 
 
-def save(model: Any, folder: Path, *, fp16: bool) -> Path:
-    """Write the graph; `fp16`: its weights so."""
+def save_graph(model: Any, folder: Path, *, fp16: bool) -> Path:
+    """Write the graph and return its file. `fp16`: store its weights in fp16."""
     openvino.save_model(model, folder / MODEL_XML, compress_to_fp16=fp16)
     return folder / MODEL_XML
 
 
-class Running:
-    """A graph on this machine's CPU: its inputs by name, to its outputs."""
+class GraphRunner:
+    """Runs a graph on this machine's CPU: maps inputs by name to outputs."""
 
     def __init__(self, model: Any, properties: Mapping[str, str | int | bool]) -> None:
-        """`model`: one that was read, or a file. Raises BuildError for a CPU without bf16."""
+        """Compile `model`, a read graph or a file. Raises BuildError for a CPU without bf16."""
         core = openvino.Core()
-        can = core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
-        if properties["INFERENCE_PRECISION_HINT"] == "bf16" and "BF16" not in can:
+        capabilities = core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
+        if properties["INFERENCE_PRECISION_HINT"] == "bf16" and "BF16" not in capabilities:
             raise BuildError(
-                f"precision bf16: OpenVINO says that this CPU has {', '.join(can)}, not BF16",
+                f"precision bf16: OpenVINO says that this CPU has {', '.join(capabilities)}, not "
+                "BF16",
                 remedy="Build where the CPU has it, or set engine.precision to fp32 or int8.",
             )
         compiled = core.compile_model(model, _DEVICE, dict(properties))
@@ -114,11 +114,11 @@ class Running:
         self._request = compiled.create_infer_request()
 
     def outputs(self, feed: Feed) -> list[Any]:
-        """All outputs, in the graph's order."""
-        made = self._request.infer({name: feed[name] for name in self._names})
-        return [made[port] for port in self._outputs]
+        """Return all outputs in the graph's order."""
+        results = self._request.infer({name: feed[name] for name in self._names})
+        return [results[port] for port in self._outputs]
 
     def __call__(self, feed: Feed) -> Any:
-        """The only output."""
-        [made] = self.outputs(feed)
-        return made
+        """Return the only output."""
+        [output] = self.outputs(feed)
+        return output

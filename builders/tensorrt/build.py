@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a TensorRT plan: `python build.py --request R.json --result S.json`.
 
-The working directory is a fresh staging folder, and nothing is written outside it but the result.
-The contract (request, result, progress lines, exit codes) is in builders/README.md.
+The working directory is a fresh staging folder. Only the result is written outside it.
+builders/README.md has the contract (request, result, progress lines, exit codes).
 """
 
 import dataclasses
@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
-# Serving's own code is what a proof runs.
+# A proof runs the code used in serving.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
 from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program
-from buildlib.request import Request, read_request
-from buildlib.versions import cpu_name, versions
-from buildlib.weights import refuse_pointer
-from gpu import Gpu, this_gpu
+from buildlib.request import read_request
+from buildlib.request_types import BuilderRequest
+from buildlib.versions import cpu_name, installed_versions
+from buildlib.weights import refuse_lfs_pointer
+from gpu import LocalGpu, find_gpu
 from network import Network
-from options import Options, read_options
+from options import TensorrtOptions, read_options
 from profiles import Profile, resolve_profiles
 from rules import (
     check_border,
@@ -34,8 +35,8 @@ from rules import (
     check_typing,
     check_version,
 )
-from taskproof.parts import TaskParts, copy_parts
-from tasks import column, parts_of, profiles_of, remedy_for
+from task_plans import default_profiles, exported_task_for, precision_column, remedy_for
+from taskproof.exported_task import ExportedTask, copy_task_folders
 
 MODEL = "model.onnx"
 PLAN = "model.plan"
@@ -45,12 +46,12 @@ _RANGES = "calibration.cache"
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a request means. `model`: the graph; of a task, that of the stage before."""
+class TensorrtBuild:
+    """A checked request."""
 
-    request: Request
-    options: Options
-    model: Path
+    request: BuilderRequest
+    options: TensorrtOptions
+    model: Path  # the graph; for a task, the one of the export stage
     samples: list[Path]
 
 
@@ -61,44 +62,44 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: the build cannot be done; anything else raised is a bug or the machine's.
+        BuildError: the build is not possible. Other exceptions are bugs or machine failures.
     """
-    asked = checked(file)
-    request, options = asked.request, asked.options
+    job = check_request(file)
+    request, options = job.request, job.options
     gpu = _check_gpu(request, options)
     with stages.stage("load"):
-        parts = parts_of(request)
-        compiler = _parsed(asked)
+        exported = exported_task_for(request)
+        compiler = _parse_graph(job)
         network = compiler.description
-        shapes = options.profiles or profiles_of(network, parts, request.limits)
+        shapes = options.profiles or default_profiles(network, exported, request.limits)
         profiles = resolve_profiles(network, shapes, request.limits.max_batch_size)
-        cached = read_timing_cache(request.checkpoint, options)
-    folders = (_ENGINE, _TIMING, *(parts.folders if parts else ()))
-    artefact.prepare(folders)
+        timing_cache = read_timing_cache(request.checkpoint, options)
+    folders = (_ENGINE, _TIMING, *(exported.folders if exported else ()))
+    artefact.create_folders(folders)
     with stages.stage("compile"):
-        calibrator = _calibrator(request, options, network, asked.samples)
+        calibrator = _calibrator(request, options, network, job.samples)
         plan, timing = compiler.plan(
-            request.precision, options, profiles, calibrator=calibrator, timing_cache=cached
+            request.precision, options, profiles, calibrator=calibrator, timing_cache=timing_cache
         )
         (_ENGINE / PLAN).write_bytes(plan)
         (_TIMING / _TIMING_CACHE).write_bytes(timing)
-        made = compiler.inspect(plan)
+        border = compiler.inspect(plan)
     with stages.stage("evaluate"):
-        proof = _prove(asked, parts, plan, profiles, compiler.logger) if parts else None
+        proof = _prove(job, exported, plan, profiles, compiler.logger) if exported else None
     return {
-        "files": artefact.files(folders),
+        "files": artefact.list_files(folders),
         "tensors": {
-            "inputs": [tensor.spec() for tensor in made.inputs],
-            "outputs": [tensor.spec() for tensor in made.outputs],
+            "inputs": [tensor.spec() for tensor in border.inputs],
+            "outputs": [tensor.spec() for tensor in border.outputs],
         },
-        "limits": dataclasses.asdict(request.limits) | (parts.lengths if parts else {}),
+        "limits": dataclasses.asdict(request.limits) | (exported.lengths if exported else {}),
         "model": None,
         "runtime": {
             "model_file": (_ENGINE / PLAN).as_posix(),
-            "profiles": [_as_shapes(profile) for profile in profiles],
-            **(parts.facts if parts else {}),
+            "profiles": [_profile_object(profile) for profile in profiles],
+            **(exported.facts if exported else {}),
         },
-        "versions": {**versions(()), "tensorrt": compiler.version},
+        "versions": {**installed_versions(()), "tensorrt": compiler.version},
         "hardware": {
             "cpu": cpu_name(),
             "gpu": gpu.name,
@@ -109,61 +110,61 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     }
 
 
-def _as_shapes(profile: Profile) -> dict[str, Any]:
+def _profile_object(profile: Profile) -> dict[str, Any]:
     return {name: dataclasses.asdict(shapes) for name, shapes in profile.items()}
 
 
 def _prove(
-    asked: Checked, parts: TaskParts, plan: bytes, profiles: list[Profile], logger: Any
+    job: TensorrtBuild, exported: ExportedTask, plan: bytes, profiles: list[Profile], logger: Any
 ) -> Any:
-    # What imports TensorRT, and what reads texts and images.
-    from plan import RunningPlan
-    from taskproof.compiled import Compiled, prove_compiled
+    # These import TensorRT and the modules that read texts and images.
+    from plan import PlanRunner
+    from taskproof.compiled_proof import CompiledSubject, prove_compiled
 
-    copy_parts(parts)
-    subject = Compiled(
-        request=asked.request,
-        source=parts.source,
-        precision=column(asked.request.precision),
-        engine=RunningPlan(plan, profiles, logger),
-        bounds=asked.options.bounds,
+    copy_task_folders(exported)
+    subject = CompiledSubject(
+        request=job.request,
+        source=exported.source,
+        precision=precision_column(job.request.precision),
+        engine=PlanRunner(plan, profiles, logger),
+        bound_overrides=job.options.bounds,
     )
-    return prove_compiled(subject, artefact.PROOF, remedy=remedy_for(asked.request.precision))
+    return prove_compiled(subject, artefact.PROOF, remedy=remedy_for(job.request.precision))
 
 
-def _check_gpu(request: Request, options: Options) -> Gpu:
-    asked = request.target.compute_capability if request.target else None
-    check_compute_capability(request.precision, asked)
-    gpu = this_gpu()
-    check_device(asked, gpu.compute_capability, options)
+def _check_gpu(request: BuilderRequest, options: TensorrtOptions) -> LocalGpu:
+    target_capability = request.target.compute_capability if request.target else None
+    check_compute_capability(request.precision, target_capability)
+    gpu = find_gpu()
+    check_device(target_capability, gpu.compute_capability, options)
     check_compute_capability(request.precision, gpu.compute_capability)
     return gpu
 
 
-def _parsed(asked: Checked) -> Any:
-    """The parsed graph, found buildable."""
+def _parse_graph(job: TensorrtBuild) -> Any:
+    """Parse the graph and check that it can be built."""
     import tensorrt
 
-    request, options, calibrated = asked.request, asked.options, bool(asked.samples)
+    request, options, calibrated = job.request, job.options, bool(job.samples)
     installed = str(tensorrt.__version__)
     check_version(request.target.tensorrt if request.target else None, installed, options)
-    # An exported task has the types of its precision already.
-    flagged = "fp32" if request.task else request.precision
-    check_typing(flagged, options, installed, calibrated=calibrated)
+    # The graph of an exported task has the types of its precision.
+    flag_precision = "fp32" if request.task else request.precision
+    check_typing(flag_precision, options, installed, calibrated=calibrated)
     from compiler import Compiler
 
-    model = given_graph(asked.model)
+    model = find_graph(job.model)
     compiler = Compiler.parse(model, strongly_typed=options.strongly_typed)
     check_border(compiler.description)
     check_quantisation(request.precision, compiler.description, calibrated=calibrated)
     return compiler
 
 
-def given_graph(checkpoint: Path) -> Path:
-    """Return the ONNX file that `checkpoint` is or holds.
+def find_graph(checkpoint: Path) -> Path:
+    """Return the ONNX file at or in `checkpoint`.
 
     Raises:
-        BuildError: it holds none.
+        BuildError: there is no ONNX file.
     """
     model = checkpoint / MODEL if checkpoint.is_dir() else checkpoint
     if not model.is_file() or model.suffix != ".onnx":
@@ -171,15 +172,15 @@ def given_graph(checkpoint: Path) -> Path:
             f"checkpoint {checkpoint} holds no ONNX graph ({MODEL})",
             remedy="Export the model first: the onnxruntime builder's artefact is one (engine/).",
         )
-    refuse_pointer(model)
+    refuse_lfs_pointer(model)
     return model
 
 
-def read_timing_cache(checkpoint: Path, options: Options) -> bytes:
-    """Return the timing cache in the checkpoint's folder; empty where none is asked for.
+def read_timing_cache(checkpoint: Path, options: TensorrtOptions) -> bytes:
+    """Return the timing cache in the checkpoint's folder, or b"" if the options name none.
 
     Raises:
-        BuildError: it is not there.
+        BuildError: the file does not exist.
     """
     if options.timing_cache is None:
         return b""
@@ -194,30 +195,32 @@ def read_timing_cache(checkpoint: Path, options: Options) -> bytes:
     return file.read_bytes()
 
 
-def _calibrator(request: Request, options: Options, network: Network, samples: list[Path]) -> Any:
+def _calibrator(
+    request: BuilderRequest, options: TensorrtOptions, network: Network, samples: list[Path]
+) -> Any:
     if request.calibration is None or request.task is not None:
-        return None  # a task's graph has its scales
-    from calibrate import calibrator  # imports TensorRT
+        return None  # the graph of a task has its scales
+    from calibrate import create_calibrator  # imports TensorRT
 
-    chosen = samples[: request.calibration.samples]
-    return calibrator(options.calibrator, chosen, network, _TIMING / _RANGES)
+    selected = samples[: request.calibration.samples]
+    return create_calibrator(options.calibrator, selected, network, _TIMING / _RANGES)
 
 
-def checked(file: Path) -> Checked:
-    """Return what the request means, without TensorRT and its GPU. Raises BuildError."""
+def check_request(file: Path) -> TensorrtBuild:
+    """Read and check a request without TensorRT and a GPU. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
     samples: list[Path] = []
     if request.task is None:
-        model = given_graph(request.checkpoint)
+        model = find_graph(request.checkpoint)
         if request.calibration:
             samples = check_calibration_data(request.calibration.data)
-    else:  # of the stage before, which may not have run yet
+    else:  # of the export stage, which may not have run yet
         model = (request.source or Path()) / _ENGINE
-    asked = request.target.compute_capability if request.target else None
-    check_compute_capability(request.precision, asked)
+    target_capability = request.target.compute_capability if request.target else None
+    check_compute_capability(request.precision, target_capability)
     read_timing_cache(request.checkpoint, options)
-    return Checked(request, options, model, samples)
+    return TensorrtBuild(request, options, model, samples)
 
 
 if __name__ == "__main__":
@@ -226,6 +229,6 @@ if __name__ == "__main__":
             build,
             description="Build a TensorRT plan from an ONNX graph.",
             stages=("load", "compile", "evaluate"),
-            check=checked,
+            check=check_request,
         )
     )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ONNX to a plan with TensorRT's Python API (10.x and 11). Importing this imports tensorrt."""
+"""Compiles ONNX to a plan with TensorRT's Python API (10.x and 11).
+
+Importing this module imports tensorrt.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,21 +12,21 @@ from typing import Any
 import tensorrt as trt
 
 from buildlib.problems import BuildError
-from buildlib.program import say
+from buildlib.program import print_line
 from network import NARROW, Network, NetworkTensor
-from options import Options
+from options import TensorrtOptions
 from profiles import Profile
-from rules import STRONGLY_TYPED_FROM, numbers
+from rules import STRONGLY_TYPED_FROM, version_numbers
 
 _FLAGS = {"fp16": ("FP16",), "int8": ("INT8", "FP16"), "fp8": ("FP8", "FP16")}
 _MIB = 1 << 20
-_MOST_ERRORS = 5
+_MAX_ERRORS = 5
 
 
 class _Logger(trt.ILogger):  # type: ignore[misc]  # tensorrt has no types here
-    """Writes what TensorRT says to the log, and keeps its errors and warnings.
+    """Logs TensorRT's messages and keeps its errors and warnings.
 
-    A process has one: TensorRT goes on with the first that it was given.
+    Use one per process: TensorRT keeps the first logger that it gets.
     """
 
     def __init__(self) -> None:
@@ -32,41 +35,41 @@ class _Logger(trt.ILogger):  # type: ignore[misc]  # tensorrt has no types here
         self._warnings: list[str] = []
 
     def reason(self) -> str:
-        """Its last errors; without any, its last warnings: a GPU it cannot use is one to it."""
-        return _joined(self._errors or self._warnings)
+        """Return the last errors, else the last warnings. An unusable GPU is only a warning."""
+        return _join_last(self._errors or self._warnings)
 
     def log(self, severity: Any, message: str) -> None:
-        """One message; details that fill a log with megabytes are left out."""
+        """Log one message. Verbose ones are dropped: they would fill megabytes."""
         if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
             self._errors.append(message)
         elif severity == trt.ILogger.Severity.WARNING:
             self._warnings.append(message)
         if severity != trt.ILogger.Severity.VERBOSE:
-            say(f"[{severity.name}] {message}")
+            print_line(f"[{severity.name}] {message}")
 
 
 class _Progress(trt.IProgressMonitor):  # type: ignore[misc]  # tensorrt has no types here
-    """Says which phase of the build begins."""
+    """Logs the start of each build phase."""
 
     def __init__(self) -> None:
         trt.IProgressMonitor.__init__(self)
 
     def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-        """A phase begins; those inside others are left out."""
+        """Log the start of an outer phase."""
         if parent_phase is None:
-            say(f"{phase_name} ({num_steps} steps)")
+            print_line(f"{phase_name} ({num_steps} steps)")
 
     def phase_finish(self, phase_name: str) -> None:
-        """A phase ends."""
+        """Do nothing at the end of a phase."""
 
     def step_complete(self, phase_name: str, step: int) -> bool:  # noqa: ARG002 - TensorRT's
-        """Go on."""
+        """Continue the build."""
         return True
 
 
 @dataclass
 class Compiler:
-    """A parsed graph, and what TensorRT needs to keep alive around it."""
+    """A parsed graph with the TensorRT objects that it depends on."""
 
     logger: _Logger
     builder: Any
@@ -75,7 +78,7 @@ class Compiler:
 
     @property
     def version(self) -> str:
-        """TensorRT's own."""
+        """The version of TensorRT."""
         return str(trt.__version__)
 
     @classmethod
@@ -83,12 +86,11 @@ class Compiler:
         """Read an ONNX file.
 
         Raises:
-            BuildError: TensorRT cannot use the GPU or cannot parse the file; its own words are in
-                the problem.
+            BuildError: TensorRT cannot use the GPU or parse the file. The problem quotes it.
         """
         logger = _Logger()
         trt.init_libnvinfer_plugins(logger, "")
-        builder = _builder(logger)
+        builder = _create_builder(logger)
         flags = 0
         if strongly_typed:
             flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
@@ -100,12 +102,12 @@ class Compiler:
                 remedy="Export it with operators that TensorRT has (its ONNX operator matrix), or "
                 "serve it with the onnxruntime builder.",
             )
-        return cls(logger, builder, network, _described(network))
+        return cls(logger, builder, network, _describe_network(network))
 
     def plan(
         self,
         precision: str,
-        options: Options,
+        options: TensorrtOptions,
         profiles: list[Profile],
         *,
         calibrator: Any = None,
@@ -114,11 +116,11 @@ class Compiler:
         """Return the plan and the timing cache.
 
         Raises:
-            BuildError: TensorRT finds no plan; its last errors are in the problem.
+            BuildError: TensorRT finds no plan. The problem quotes its last errors.
         """
-        config = self._config(precision, options)
+        config = self._builder_config(precision, options)
         for profile in profiles:
-            self._add(config, profile)
+            self._add_profile(config, profile)
         if calibrator is not None:
             self._calibrate(config, calibrator)
         cache = config.create_timing_cache(timing_cache)
@@ -131,18 +133,18 @@ class Compiler:
         if plan is None:
             raise BuildError(
                 f"TensorRT made no plan: {self.logger.reason()}",
-                remedy="See build.log. Less memory: a smaller opt and max in the profiles, or "
-                "another engine.options.workspace_mib.",
+                remedy="See build.log. To use less memory, lower opt and max in the profiles or "
+                "engine.options.workspace_mib.",
             )
         return bytes(plan), bytes(config.get_timing_cache().serialize())
 
-    def _config(self, precision: str, options: Options) -> Any:
+    def _builder_config(self, precision: str, options: TensorrtOptions) -> Any:
         config = self.builder.create_builder_config()
         workspace = options.workspace_mib * _MIB
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
         config.builder_optimization_level = options.builder_optimization_level
         config.progress_monitor = _Progress()
-        if not options.strongly_typed and numbers(trt.__version__)[0] < STRONGLY_TYPED_FROM:
+        if not options.strongly_typed and version_numbers(trt.__version__)[0] < STRONGLY_TYPED_FROM:
             for name in _FLAGS.get(precision, ()):
                 config.set_flag(getattr(trt.BuilderFlag, name))
         if not options.tf32:
@@ -154,7 +156,7 @@ class Compiler:
         return config
 
     def _calibrate(self, config: Any, calibrator: Any) -> None:
-        """Measure ranges on the calibrator's samples, in their shape and no other."""
+        """Set the calibrator and a profile with the shape of its samples."""
         profile = self.builder.create_optimization_profile()
         for name, shape in calibrator.shapes.items():
             profile.set_shape(name, shape, shape, shape)
@@ -165,21 +167,21 @@ class Compiler:
             )
         config.int8_calibrator = calibrator
 
-    def _add(self, config: Any, profile: Profile) -> None:
-        made = self.builder.create_optimization_profile()
+    def _add_profile(self, config: Any, profile: Profile) -> None:
+        optimization_profile = self.builder.create_optimization_profile()
         for name, shapes in profile.items():
-            made.set_shape(name, shapes.min, shapes.opt, shapes.max)
-        if config.add_optimization_profile(made) < 0:
+            optimization_profile.set_shape(name, shapes.min, shapes.opt, shapes.max)
+        if config.add_optimization_profile(optimization_profile) < 0:
             raise BuildError(
                 f"TensorRT refuses the optimisation profile {profile}: {self.logger.reason()}",
                 remedy="Correct engine.options.profiles.",
             )
 
     def inspect(self, plan: bytes) -> Network:
-        """Return the border of a plan, by loading it as a server does.
+        """Load a plan like a server and return its inputs and outputs.
 
         Raises:
-            BuildError: it does not load.
+            BuildError: the plan does not load.
         """
         runtime = trt.Runtime(self.logger)
         engine = runtime.deserialize_cuda_engine(plan)
@@ -195,39 +197,39 @@ class Compiler:
             )
             for name in names
         }
-        taken = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
-        given = [tensors[name] for name in names if name not in taken]
-        return Network(tuple(tensors[name] for name in taken), tuple(given))
+        input_names = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
+        outputs = [tensors[name] for name in names if name not in input_names]
+        return Network(tuple(tensors[name] for name in input_names), tuple(outputs))
 
 
-def _builder(logger: _Logger) -> Any:
+def _create_builder(logger: _Logger) -> Any:
     try:
         return trt.Builder(logger)
-    except TypeError as error:  # the binding's word for none
+    except TypeError as error:  # the binding raises it without a builder
         raise BuildError(
             f"TensorRT cannot use the GPU: {logger.reason()}",
-            remedy="Type nvidia-smi. Of CUDA's errors, 2 is a GPU without memory left, 35 a driver "
-            "older than this TensorRT takes, 100 a GPU that is hidden (CUDA_VISIBLE_DEVICES).",
+            remedy="Type nvidia-smi. CUDA error 2: the GPU's memory is full; 35: the driver is too "
+            "old for this TensorRT; 100: the GPU is hidden (CUDA_VISIBLE_DEVICES).",
         ) from error
 
 
 def _parser_errors(parser: Any) -> str:
-    """What the parser says of each operator, with the first node of it."""
-    said: dict[tuple[str, str], str] = {}
+    """Return the parser's errors, one per operator with its first node."""
+    messages: dict[tuple[str, str], str] = {}
     for at in range(parser.num_errors):
         error = parser.get_error(at)
-        operator, words = error.node_operator(), error.desc()
-        where = f"{operator} (node {error.node_name()}): " if operator else ""
-        said.setdefault((operator, words), f"{where}{words}")
-    return _joined(said.values())
+        operator, description = error.node_operator(), error.desc()
+        location = f"{operator} (node {error.node_name()}): " if operator else ""
+        messages.setdefault((operator, description), f"{location}{description}")
+    return _join_last(messages.values())
 
 
-def _joined(words: Iterable[str]) -> str:
-    """The last of them, each once."""
-    return "; ".join(list(dict.fromkeys(words))[-_MOST_ERRORS:]) or "no reason given"
+def _join_last(words: Iterable[str]) -> str:
+    """Join the last distinct messages."""
+    return "; ".join(list(dict.fromkeys(words))[-_MAX_ERRORS:]) or "no reason given"
 
 
-def _described(network: Any) -> Network:
+def _describe_network(network: Any) -> Network:
     inputs = (network.get_input(at) for at in range(network.num_inputs))
     outputs = (network.get_output(at) for at in range(network.num_outputs))
     layers = (network.get_layer(at) for at in range(network.num_layers))
@@ -237,9 +239,10 @@ def _described(network: Any) -> Network:
 
 
 def _quantised_type(layer: Any) -> str | None:
-    """The narrow side of a Q or DQ layer; graphs with quantised weights have only the latter.
+    """Return the narrow type of a Q or DQ layer, or None for other layers.
 
-    Where TensorRT has not settled it before the build, it says FLOAT, and will make it INT8.
+    Graphs with quantised weights have DQ layers only. A type that TensorRT has not decided yet
+    reads FLOAT and becomes INT8.
     """
     if layer.type == trt.LayerType.QUANTIZE:
         tensor = layer.get_output(0)

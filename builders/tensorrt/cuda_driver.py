@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a GPU through its driver's own library, which is wherever a plan runs.
+"""Allocates and copies GPU memory through the driver's library, which every plan needs anyway.
 
-Needs numpy; no torch, no package of CUDA's. The primary context is the one that TensorRT uses.
+Needs numpy, but neither torch nor a CUDA package. TensorRT uses the same primary context.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuGetErrorName": [ctypes.c_int, _TEXT],
     "cuGetErrorString": [ctypes.c_int, _TEXT],
 }
-# By the name of the error; any other one may have any cause.
+# By error name. Other errors may have any cause.
 _REMEDIES = {
     "CUDA_ERROR_OUT_OF_MEMORY": "Free the GPU's memory (`nvidia-smi` lists who has it), or lower "
     "engine.max_batch_size.",
@@ -34,7 +34,7 @@ _REMEDIES = {
 }
 
 
-class Device:
+class CudaDevice:
     """The first GPU that CUDA sees."""
 
     def __init__(self) -> None:
@@ -54,26 +54,26 @@ class Device:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number.value)
         self._call("cuCtxSetCurrent", context)
 
-    def wait(self) -> None:
-        """Until all that was asked of the GPU is done."""
+    def synchronize(self) -> None:
+        """Wait until the GPU has finished all work."""
         self._call("cuCtxSynchronize")
 
     def allocate(self, size: int) -> int:
-        """The address of that many new bytes. Raises BuildError when memory runs out."""
+        """Allocate `size` bytes and return their address. Raises BuildError without memory."""
         address = _ADDRESS()
         self._call("cuMemAlloc_v2", ctypes.byref(address), size)
         return address.value
 
     def free(self, address: int) -> None:
-        """Give back what was allocated."""
+        """Free an allocation."""
         self._call("cuMemFree_v2", address)
 
     def write(self, address: int, array: Any) -> None:
-        """Copy a contiguous array there."""
+        """Copy a contiguous array to `address`."""
         self._call("cuMemcpyHtoD_v2", address, array.ctypes.data, array.nbytes)
 
     def read(self, address: int, array: Any) -> None:
-        """Fill a contiguous array from there."""
+        """Fill a contiguous array from `address`."""
         self._call("cuMemcpyDtoH_v2", array.ctypes.data, address, array.nbytes)
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -82,38 +82,38 @@ class Device:
             error, words = (self._text(of, status) for of in ("cuGetErrorName", "cuGetErrorString"))
             raise BuildError(
                 f"{name} of the GPU's driver failed: {words} ({error or f'status {status}'})",
-                remedy=_REMEDIES.get(error, "Type nvidia-smi: it says how the GPU is."),
+                remedy=_REMEDIES.get(error, "Type nvidia-smi: it shows the GPU's state."),
             )
 
     def _text(self, name: str, status: int) -> str:
-        """What the driver says of a status; nothing of one that it does not know."""
+        """Return the driver's text for a status, or "" for an unknown one."""
         text = ctypes.c_char_p()
         getattr(self._library, name)(status, ctypes.byref(text))
         return (text.value or b"").decode("ascii", "replace")
 
 
-class Buffer:
-    """Memory of one tensor, which grows with what it holds."""
+class CudaBuffer:
+    """GPU memory of one tensor. It grows as needed."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._device, self._address, self._size = device, 0, 0
 
-    def room_for(self, array: Any) -> int:
-        """The address of room for an array; one byte for an empty one."""
-        wanted = max(1, array.nbytes)
-        if wanted > self._size:
+    def reserve(self, array: Any) -> int:
+        """Return the address of memory for an array, at least one byte."""
+        required_bytes = max(1, array.nbytes)
+        if required_bytes > self._size:
             if self._size:
                 self._device.free(self._address)
-            self._size, self._address = 0, self._device.allocate(wanted)
-            self._size = wanted
+            self._size, self._address = 0, self._device.allocate(required_bytes)
+            self._size = required_bytes
         return self._address
 
-    def holding(self, array: Any) -> int:
-        """The address of an array's copy."""
-        address = self.room_for(array)
+    def write(self, array: Any) -> int:
+        """Copy an array to the GPU and return its address."""
+        address = self.reserve(array)
         self._device.write(address, array)
         return address
 
     def read(self, array: Any) -> None:
-        """Fill an array with what is there."""
+        """Fill an array from the buffer."""
         self._device.read(self._address, array)

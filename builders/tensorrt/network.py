@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules look at: a parsed network's border. Standard library only."""
+"""The inputs and outputs of a parsed network, as the rules see them. Standard library only."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,28 +15,28 @@ TRITON_TYPES = {
     "BF16": "TYPE_BF16",
     "FLOAT": "TYPE_FP32",
 }
-# Those that Q layers produce.
+# The types that Q layers produce.
 NARROW = ("INT8", "FP8", "INT4", "FP4")
 
 
 @dataclass(frozen=True)
 class NetworkTensor:
-    """An input or output: TensorRT's type, all its dimensions, -1 for a variable one."""
+    """An input or output."""
 
     name: str
-    data_type: str
-    shape: tuple[int, ...]
+    data_type: str  # TensorRT's name
+    shape: tuple[int, ...]  # -1: variable
 
     def spec(self) -> dict[str, Any]:
-        """The tensor in the build result: without the batch dimension."""
+        """Return the tensor's entry in the build result, without the batch dimension."""
         dims = list(self.shape[1:])
         return {"name": self.name, "data_type": TRITON_TYPES[self.data_type], "dims": dims}
 
 
 @dataclass(frozen=True)
 class Network:
-    """`quantised`: types that its Q/DQ layers produce, of INT8, FP8."""
+    """The description of a network."""
 
     inputs: tuple[NetworkTensor, ...]
     outputs: tuple[NetworkTensor, ...]
-    quantised: frozenset[str] = frozenset()
+    quantised: frozenset[str] = frozenset()  # types of its Q/DQ layers

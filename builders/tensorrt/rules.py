@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorRT would refuse late or do silently, refused early. Standard library only.
+"""Refuses early what TensorRT would refuse late or change silently. Standard library only.
 
-Sources: TensorRT's support matrix, developer guide and Python API (10.14), and the guide for the
-migration from 10 to 11.
+Sources: TensorRT's support matrix, developer guide and Python API (10.14), and the migration guide
+from 10 to 11.
 """
 
 from pathlib import Path
 
-from buildlib.compatibility import oldest_for_tensorrt, precisions
+from buildlib.compatibility import min_capability_tensorrt, precisions
 from buildlib.problems import BuildError
 from network import TRITON_TYPES, Network
-from options import Options
+from options import TensorrtOptions
 
-# TensorRT 11 knows strongly typed networks only.
+# TensorRT 11 supports strongly typed networks only.
 STRONGLY_TYPED_FROM = 11
-_WHY_OLDEST = "TensorRT dropped older ones in 10.5"
+_MIN_CAPABILITY_REASON = "TensorRT dropped older ones in 10.5"
 _AMPERE = "8.0"
 _Q_TYPES = {"int8": "INT8", "fp8": "FP8"}
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return a version or a compute capability as numbers, to be compared."""
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return a version or a compute capability as numbers for comparison."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -28,22 +28,22 @@ def check_compute_capability(precision: str, compute_capability: str | None) -> 
     """Raise BuildError if a GPU cannot run the precision."""
     if compute_capability is None:
         return
-    needed, why = oldest_for_tensorrt(), _WHY_OLDEST
+    min_capability, reason = min_capability_tensorrt(), _MIN_CAPABILITY_REASON
     if precision == "fp8":
         fp8 = precisions()["fp8"]
-        needed, why = fp8.listed[0], fp8.reason
-    if numbers(compute_capability) < numbers(needed):
+        min_capability, reason = fp8.listed[0], fp8.reason
+    if version_numbers(compute_capability) < version_numbers(min_capability):
         raise BuildError(
-            f"precision {precision} needs compute capability {needed}, and the GPU has "
-            f"{compute_capability}: {why}",
+            f"precision {precision} needs compute capability {min_capability}, and the GPU has "
+            f"{compute_capability}: {reason}",
             remedy="Set engine.precision to int8 or fp16, or build for a newer GPU."
             if precision == "fp8"
             else "Build for a newer GPU, or serve the graph with the onnxruntime builder.",
         )
 
 
-def check_device(target: str | None, device: str | None, options: Options) -> None:
-    """Raise BuildError if the GPU that builds is not of the kind that serves."""
+def check_device(target: str | None, device: str | None, options: TensorrtOptions) -> None:
+    """Raise BuildError if the building GPU differs in kind from the serving one."""
     if device is None:
         raise BuildError(
             "nvidia-smi found no GPU, and TensorRT times its kernels on one",
@@ -51,7 +51,7 @@ def check_device(target: str | None, device: str | None, options: Options) -> No
         )
     if target is None or target == device:
         return
-    both_ampere = min(numbers(target), numbers(device)) >= numbers(_AMPERE)
+    both_ampere = min(version_numbers(target), version_numbers(device)) >= version_numbers(_AMPERE)
     if options.hardware_compatibility == "ampere_plus" and both_ampere:
         return
     raise BuildError(
@@ -62,12 +62,12 @@ def check_device(target: str | None, device: str | None, options: Options) -> No
     )
 
 
-def check_version(target: str | None, installed: str, options: Options) -> None:
-    """Raise BuildError if the plan would be of another version than the server's TensorRT."""
-    if target is None or numbers(target) == numbers(installed):
+def check_version(target: str | None, installed: str, options: TensorrtOptions) -> None:
+    """Raise BuildError if this TensorRT's version differs from the server's."""
+    if target is None or version_numbers(target) == version_numbers(installed):
         return
-    newer = numbers(target) > numbers(installed)
-    same_major = numbers(target)[:1] == numbers(installed)[:1]
+    newer = version_numbers(target) > version_numbers(installed)
+    same_major = version_numbers(target)[:1] == version_numbers(installed)[:1]
     if options.version_compatible and same_major and newer:
         return
     raise BuildError(
@@ -79,20 +79,24 @@ def check_version(target: str | None, installed: str, options: Options) -> None:
     )
 
 
-def check_typing(precision: str, options: Options, installed: str, *, calibrated: bool) -> None:
-    """Raise BuildError where precision flags and strongly typed networks contradict."""
-    always = numbers(installed)[0] >= STRONGLY_TYPED_FROM
-    if not (options.strongly_typed or always):
+def check_typing(
+    precision: str, options: TensorrtOptions, installed: str, *, calibrated: bool
+) -> None:
+    """Raise BuildError if precision flags contradict strongly typed networks."""
+    is_always_typed = version_numbers(installed)[0] >= STRONGLY_TYPED_FROM
+    if not (options.strongly_typed or is_always_typed):
         return
-    why = f"TensorRT {installed} has" if always else "engine.options.strongly_typed asks for"
+    cause = (
+        f"TensorRT {installed} has" if is_always_typed else "engine.options.strongly_typed asks for"
+    )
     if calibrated:
         raise BuildError(
-            f"{why} strongly typed networks, which cannot be calibrated",
+            f"{cause} strongly typed networks, which cannot be calibrated",
             remedy="Give a graph with Q/DQ nodes and remove engine.calibration.",
         )
-    if precision == "fp16" and always:
+    if precision == "fp16" and is_always_typed:
         raise BuildError(
-            f"{why} strongly typed networks only: fp16 is a matter of the graph, not of a flag",
+            f"{cause} strongly typed networks only: the graph decides on fp16, not a flag",
             remedy="Convert the graph (onnxruntime builder, precision fp16, or ModelOpt AutoCast) "
             "and build it with engine.options.strongly_typed and precision fp32.",
         )
@@ -105,9 +109,9 @@ def check_typing(precision: str, options: Options, installed: str, *, calibrated
 
 
 def check_quantisation(precision: str, network: Network, *, calibrated: bool) -> None:
-    """Raise BuildError where the precision's scales come from nowhere, or from two places."""
-    wanted = _Q_TYPES.get(precision)
-    if wanted is None:
+    """Raise BuildError unless the precision's scales have exactly one source."""
+    expected_type = _Q_TYPES.get(precision)
+    if expected_type is None:
         if network.quantised:
             types = " and ".join(sorted(network.quantised))
             raise BuildError(
@@ -115,32 +119,32 @@ def check_quantisation(precision: str, network: Network, *, calibrated: bool) ->
                 remedy=f"Set engine.precision to {types.lower()}, or give the graph without them.",
             )
         return
-    others = network.quantised - {wanted}
-    if others:
+    other_types = network.quantised - {expected_type}
+    if other_types:
         raise BuildError(
-            f"the graph has Q/DQ nodes of the type {' and '.join(sorted(others))}, and the "
+            f"the graph has Q/DQ nodes of the type {' and '.join(sorted(other_types))}, and the "
             f"precision is {precision}",
             remedy="Set engine.precision to the type of the graph's Q/DQ nodes.",
         )
-    if wanted in network.quantised and calibrated:
+    if expected_type in network.quantised and calibrated:
         raise BuildError(
             "the graph has Q/DQ nodes, so TensorRT would not use the calibration",
             remedy="Remove engine.calibration, or give the graph without Q/DQ nodes.",
         )
-    if wanted not in network.quantised and not calibrated:
+    if expected_type not in network.quantised and not calibrated:
         raise BuildError(
             f"precision {precision} needs scales: the graph has no Q/DQ nodes of that type and "
             "nothing calibrates it",
-            remedy=_scales(precision),
+            remedy=_scales_remedy(precision),
         )
     if precision == "fp8" and calibrated:
         raise BuildError(
             "TensorRT calibrates int8 only; fp8 takes its scales from Q/DQ nodes",
-            remedy=_scales(precision),
+            remedy=_scales_remedy(precision),
         )
 
 
-def _scales(precision: str) -> str:
+def _scales_remedy(precision: str) -> str:
     quantise = f"Quantise the graph with ModelOpt (modelopt.onnx.quantization, {precision})"
     if precision == "fp8":
         return f"{quantise}."
@@ -170,7 +174,7 @@ def check_border(network: Network) -> None:
 
 
 def check_calibration_data(folder: Path) -> list[Path]:
-    """Return the samples that int8 is calibrated on. Raises BuildError without any."""
+    """Return the samples for int8 calibration. Raises BuildError without samples."""
     files = sorted(folder.glob("*.npz")) if folder.is_dir() else []
     if not files:
         raise BuildError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA adapters of Hugging Face's PEFT, as folders: what they are, and their place in the artefact.
+"""Reads LoRA adapters of Hugging Face's PEFT and copies them into the artefact.
 
 Layout: https://huggingface.co/docs/peft/developer_guides/checkpoint. Standard library only.
 """
@@ -15,7 +15,7 @@ from buildlib.weights import check_safetensors
 
 ADAPTERS = Path("lora")
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# TensorRT-LLM's names for what PEFT calls by the checkpoint's (tensorrt_llm/lora_helper.py:
+# TensorRT-LLM's module names by PEFT's (tensorrt_llm/lora_helper.py:
 # get_default_trtllm_modules_to_hf_modules).
 MODULES: Mapping[str, str] = {
     "q_proj": "attn_q",
@@ -26,73 +26,69 @@ MODULES: Mapping[str, str] = {
     "up_proj": "mlp_gate",
     "down_proj": "mlp_4h_to_h",
 }
-_TOGETHER = ("attn_q", "attn_k", "attn_v")
-_WHERE = "engine.options.package.lora_config.lora_dir"
+_ATTENTION_MODULES = ("attn_q", "attn_k", "attn_v")
+_KEY = "engine.options.package.lora_config.lora_dir"
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """An adapter: requests ask for it by the name of its folder.
-
-    `modules`: the linear layers that it changes, by PEFT's names; none: its settings do not list
-    them. `saved`: modules that it replaces as a whole.
-    """
+class LoraAdapter:
+    """A LoRA adapter. Requests name it by its folder."""
 
     name: str
     folder: Path
     rank: int
-    modules: tuple[str, ...]
-    saved: tuple[str, ...]
+    modules: tuple[str, ...]  # changed linear layers by PEFT's names; (): not listed
+    replaced_modules: tuple[str, ...]
 
 
-def read_adapters(config: Mapping[str, Any]) -> tuple[Adapter, ...]:
-    """Return the adapters of a lora_config, each folder checked.
+def read_adapters(config: Mapping[str, Any]) -> tuple[LoraAdapter, ...]:
+    """Read and check the adapters of a lora_config.
 
     Raises:
-        BuildError: a path is not absolute, or its folder is missing or holds no complete adapter.
+        BuildError: a path is not absolute, or its folder is missing or lacks a complete adapter.
     """
     if config.get("lora_ckpt_source") == "nemo":
-        return ()  # files of another kind, which a rule refuses
-    return tuple(map(_read, config.get("lora_dir") or ()))
+        return ()  # a rule refuses these files
+    return tuple(map(_read_adapter, config.get("lora_dir") or ()))
 
 
-def _read(given: str) -> Adapter:
-    folder = Path(given)
+def _read_adapter(folder_path: str) -> LoraAdapter:
+    folder = Path(folder_path)
     if not folder.is_absolute() or not folder.name or folder.name.startswith("."):
         raise BuildError(
-            f"{_WHERE} has {given!r}, expected the absolute path of a folder whose name is the "
+            f"{_KEY} has {folder_path!r}, expected the absolute path of a folder whose name is the "
             "adapter's",
-            remedy=f"Correct {_WHERE}.",
+            remedy=f"Correct {_KEY}.",
         )
     if not folder.is_dir():
         raise BuildError(
-            f"{_WHERE}: {folder} is not a folder",
+            f"{_KEY}: {folder} is not a folder",
             remedy="Give the folder that PEFT's save_pretrained wrote.",
         )
-    settings = _settings(folder)
+    settings = _read_settings(folder)
     _check_weights(folder)
-    return Adapter(
+    return LoraAdapter(
         name=folder.name,
         folder=folder,
-        rank=_rank(folder, settings),
-        modules=_texts(settings.get("target_modules")),
-        saved=_texts(settings.get("modules_to_save")),
+        rank=_max_rank(folder, settings),
+        modules=_module_names(settings.get("target_modules")),
+        replaced_modules=_module_names(settings.get("modules_to_save")),
     )
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _read_settings(folder: Path) -> dict[str, Any]:
     file = folder / SETTINGS
     settings = read_json_object(file, remedy="Give the folder that PEFT's save_pretrained wrote.")
     kind = settings.get("peft_type", "LORA")
     if kind != "LORA":
         raise BuildError(
-            f"{file}: peft_type is {kind!r}, and the runtime knows LORA alone",
-            remedy=f"Remove the folder from {_WHERE}.",
+            f"{file}: peft_type is {kind!r}, and the runtime supports LORA only",
+            remedy=f"Remove the folder from {_KEY}.",
         )
     return settings
 
 
-def _rank(folder: Path, settings: Mapping[str, Any]) -> int:
+def _max_rank(folder: Path, settings: Mapping[str, Any]) -> int:
     ranks = [settings.get("r"), *(settings.get("rank_pattern") or {}).values()]
     if not all(type(rank) is int and rank > 0 for rank in ranks):
         raise BuildError(
@@ -116,33 +112,33 @@ def _check_weights(folder: Path) -> None:
     )
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    """Return the last part of each name; () for what is no list (a pattern, or nothing)."""
+def _module_names(value: Any) -> tuple[str, ...]:
+    """Return the last part of each name, or () for a pattern or a missing list."""
     if not isinstance(value, list):
         return ()
     return tuple(str(item).rpartition(".")[2] for item in value)
 
 
-def target_modules(adapters: Sequence[Adapter]) -> list[str]:
-    """Return what the adapters change, by TensorRT-LLM's names.
+def target_modules(adapters: Sequence[LoraAdapter]) -> list[str]:
+    """Return the changed modules by TensorRT-LLM's names.
 
-    Query, key and value go together, as where the runtime reads one adapter's settings itself.
+    Query, key and value go together, as when the runtime reads the settings of one adapter.
     """
-    named = {MODULES[module] for adapter in adapters for module in adapter.modules}
-    if named & set(_TOGETHER):
-        named |= set(_TOGETHER)
-    return [name for name in MODULES.values() if name in named]
+    changed_modules = {MODULES[module] for adapter in adapters for module in adapter.modules}
+    if changed_modules & set(_ATTENTION_MODULES):
+        changed_modules |= set(_ATTENTION_MODULES)
+    return [name for name in MODULES.values() if name in changed_modules]
 
 
-def place(adapter: Adapter) -> str:
-    """Return where the adapter is in the artefact."""
+def artefact_path(adapter: LoraAdapter) -> str:
+    """Return the adapter's path in the artefact."""
     return (ADAPTERS / adapter.name).as_posix()
 
 
-def copy_adapters(adapters: Sequence[Adapter]) -> None:
-    """Copy them into the working directory: an artefact is whole without its sources."""
+def copy_adapters(adapters: Sequence[LoraAdapter]) -> None:
+    """Copy the adapters into the working directory, so that the artefact is complete."""
     for adapter in adapters:
-        folder = Path(place(adapter))
+        folder = Path(artefact_path(adapter))
         folder.mkdir(parents=True)
         for name in (SETTINGS, WEIGHTS):
             shutil.copyfile(adapter.folder / name, folder / name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trtllm-build and tensorrt_llm.LLM take, by version: arguments.toml, read and typed.
+"""Reads arguments.toml: the arguments of trtllm-build and tensorrt_llm.LLM by version.
 
 Standard library only.
 """
@@ -13,58 +13,50 @@ from pathlib import Path
 from typing import Any
 
 from buildlib.problems import BuildError
-from buildlib.request import Request
+from buildlib.request_types import BuilderRequest
 
 _FILE = Path(__file__).with_name("arguments.toml")
-# Of a version that is not known: the last one that compiles engines.
+# The last version that compiles engines. Stands for an unknown version.
 LAST_WITH_ENGINES = "1.2.1"
 _FINAL = 10_000
 
 
 @dataclass(frozen=True)
-class Option:
-    """An argument of trtllm-build. `default`: None where the tool decides by itself.
-
-    `elsewhere`: it is no option of ours, and what to do instead.
-    """
+class BuildOption:
+    """An argument of trtllm-build."""
 
     name: str
     kind: str
-    default: str | int | bool | None = None
+    default: str | int | bool | None = None  # None: the tool decides
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     short: str | None = None
-    elsewhere: str | None = None
+    elsewhere: str | None = None  # remedy for an argument that cannot be set here
     since: str | None = None
-    gone: str | None = None
+    removed_in: str | None = None
 
 
 @dataclass(frozen=True)
-class Argument:
-    """An argument of tensorrt_llm.LLM, or a field of one of its configuration classes.
-
-    `type`: None where its value is not looked at; `fields`: those of its class. `option`: the
-    worlds in which engine.options may set it. `ignored`: by world, since when the runtime does not
-    look at it.
-    """
+class LlmArgument:
+    """An argument of tensorrt_llm.LLM, or a field of one of its configuration classes."""
 
     name: str
-    type: str | None
+    type: str | None  # None: the value is not checked
     choices: tuple[str, ...]
-    more: Mapping[str, tuple[str, ...]]
-    fields: Mapping[str, "Argument"]
-    null: bool
+    more: Mapping[str, tuple[str, ...]]  # later choices by their first version
+    fields: Mapping[str, "LlmArgument"]  # of its class
+    null: bool  # whether null is allowed
     worlds: tuple[str, ...]
-    option: tuple[str, ...]
-    ignored: Mapping[str, str]
-    elsewhere: str | None
+    option: tuple[str, ...]  # worlds in which engine.options may set it
+    ignored: Mapping[str, str]  # by world, the version from which the runtime ignores it
+    elsewhere: str | None  # remedy for an argument that cannot be set here
     since: str | None
-    gone: str | None
+    removed_in: str | None
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of speculative decoding, as one range of versions takes it. Flags: see the table."""
+class SpeculationKind:
+    """A kind of speculative decoding in one range of versions. arguments.toml has the flags."""
 
     name: str
     fields: tuple[str, ...]
@@ -75,37 +67,37 @@ class Kind:
     collects: bool
     now: str | None
     since: str | None
-    gone: str | None
+    removed_in: str | None
 
 
-def order(version: str) -> tuple[int, ...]:
-    """Return a version's place among the others: a candidate comes before its release."""
+def version_order(version: str) -> tuple[int, ...]:
+    """Return a sort key of a version. A release candidate comes before its release."""
     numbers = [int(number) for number in re.findall(r"\d+", version.split("rc", maxsplit=1)[0])]
     candidate = re.search(r"rc(\d+)", version)
     return (*numbers[:3], int(candidate[1]) if candidate else _FINAL)
 
 
-def reaches(version: str, since: str) -> bool:
-    """Return whether `version` is that one or a later one."""
-    return order(version) >= order(since)
+def is_version_or_later(version: str, minimum: str) -> bool:
+    """Whether `version` is `minimum` or later."""
+    return version_order(version) >= version_order(minimum)
 
 
-def version_of(request: Request) -> str:
-    """Return the version of TensorRT-LLM that a request is for."""
+def target_version(request: BuilderRequest) -> str:
+    """Return the TensorRT-LLM version of a request's target."""
     target = request.target
     return (target.tensorrt_llm if target else None) or LAST_WITH_ENGINES
 
 
-def exists(fact: Option | Argument | Kind, version: str) -> bool:
-    """Return whether a version has it."""
-    if fact.since and not reaches(version, fact.since):
+def is_available(entry: BuildOption | LlmArgument | SpeculationKind, version: str) -> bool:
+    """Whether a version has the entry."""
+    if entry.since and not is_version_or_later(version, entry.since):
         return False
-    return not (fact.gone and reaches(version, fact.gone))
+    return not (entry.removed_in and is_version_or_later(version, entry.removed_in))
 
 
 @cache
-def table() -> dict[str, Any]:
-    """Return the table as it is. Raises BuildError."""
+def read_table() -> dict[str, Any]:
+    """Return the content of arguments.toml. Raises BuildError."""
     try:
         return tomllib.loads(_FILE.read_text(encoding="utf-8"))
     except OSError as error:
@@ -116,21 +108,21 @@ def table() -> dict[str, Any]:
 
 
 @cache
-def build_options() -> dict[str, Option]:
-    """Return the arguments of trtllm-build by name, of all versions."""
-    entries = {**table()["build"], **table()["plugins"]}
+def build_options() -> dict[str, BuildOption]:
+    """Return the arguments of trtllm-build of all versions by name."""
+    entries = {**read_table()["build"], **read_table()["plugins"]}
     return {name: _option(name, entry) for name, entry in entries.items()}
 
 
-def _option(name: str, entry: Mapping[str, Any]) -> Option:
-    words = entry.get("choices") or table()["words"].get(entry.get("choices_of"), ())
-    rest = {key: value for key, value in entry.items() if key not in ("choices", "choices_of")}
-    aliases = tuple(rest.pop("aliases", ()))
-    return Option(name, choices=tuple(words), aliases=aliases, **rest)
+def _option(name: str, entry: Mapping[str, Any]) -> BuildOption:
+    words = entry.get("choices") or read_table()["words"].get(entry.get("choices_of"), ())
+    fields = {key: value for key, value in entry.items() if key not in ("choices", "choices_of")}
+    aliases, removed_in = tuple(fields.pop("aliases", ())), fields.pop("gone", None)
+    return BuildOption(name, choices=tuple(words), aliases=aliases, removed_in=removed_in, **fields)
 
 
-def settable(kinds: tuple[str, ...]) -> dict[str, Option]:
-    """Return the arguments of trtllm-build that engine.options.compile may set, of these kinds."""
+def settable_options(kinds: tuple[str, ...]) -> dict[str, BuildOption]:
+    """Return the arguments of these kinds that engine.options.compile may set."""
     return {
         name: option
         for name, option in build_options().items()
@@ -139,39 +131,39 @@ def settable(kinds: tuple[str, ...]) -> dict[str, Option]:
 
 
 @cache
-def llm_arguments() -> dict[str, Argument]:
-    """Return the arguments of tensorrt_llm.LLM by name, of all versions and both worlds."""
-    return {name: _argument(name, entry) for name, entry in table()["llm"].items()}
+def llm_arguments() -> dict[str, LlmArgument]:
+    """Return the arguments of tensorrt_llm.LLM of all versions and both worlds by name."""
+    return {name: _argument(name, entry) for name, entry in read_table()["llm"].items()}
 
 
 @cache
-def fields_of(name: str) -> dict[str, Argument]:
+def class_fields(name: str) -> dict[str, LlmArgument]:
     """Return the fields of a configuration class."""
-    return {key: _argument(key, entry) for key, entry in table()["classes"][name].items()}
+    return {key: _argument(key, entry) for key, entry in read_table()["classes"][name].items()}
 
 
-def _argument(name: str, entry: Mapping[str, Any]) -> Argument:
-    return Argument(
+def _argument(name: str, entry: Mapping[str, Any]) -> LlmArgument:
+    return LlmArgument(
         name=name,
         type=entry.get("type"),
         choices=tuple(entry.get("choices", ())),
         more={since: tuple(words) for since, words in entry.get("more", {}).items()},
-        fields=fields_of(entry["class"]) if "class" in entry else {},
+        fields=class_fields(entry["class"]) if "class" in entry else {},
         null=entry.get("null", False),
         worlds=tuple(entry.get("worlds", ("engine", "pytorch"))),
         option=tuple(entry.get("option", ())),
         ignored=entry.get("ignored", {}),
         elsewhere=entry.get("elsewhere"),
         since=entry.get("since"),
-        gone=entry.get("gone"),
+        removed_in=entry.get("gone"),
     )
 
 
 @cache
-def speculation_kinds() -> tuple[Kind, ...]:
-    """Return the kinds of speculative decoding, each as often as it changed."""
+def speculation_kinds() -> tuple[SpeculationKind, ...]:
+    """Return the kinds of speculative decoding, with one entry per change."""
     return tuple(
-        Kind(
+        SpeculationKind(
             name=entry["name"],
             fields=tuple(entry.get("fields", ())),
             fields_since=_by_version(entry.get("fields_since", {})),
@@ -181,18 +173,18 @@ def speculation_kinds() -> tuple[Kind, ...]:
             collects=entry.get("collects", False),
             now=entry.get("now"),
             since=entry.get("since"),
-            gone=entry.get("gone"),
+            removed_in=entry.get("gone"),
         )
-        for entry in table()["speculation"]["kinds"]
+        for entry in read_table()["speculation"]["kinds"]
     )
 
 
-def speculation_fields(kind: Kind, version: str) -> tuple[str, ...]:
-    """Return the fields of a speculative_config of this kind, decoding_type aside."""
-    shared = table()["speculation"]
+def speculation_fields(kind: SpeculationKind, version: str) -> tuple[str, ...]:
+    """Return the fields of a speculative_config of this kind without decoding_type."""
+    shared = read_table()["speculation"]
     later = {**_by_version(shared["common_since"])}
     added = [*later.items(), *kind.fields_since.items()]
-    more = [name for since, names in added if reaches(version, since) for name in names]
+    more = [name for since, names in added if is_version_or_later(version, since) for name in names]
     return (*shared["common"], *kind.fields, *more)
 
 
@@ -200,6 +192,6 @@ def _by_version(entry: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
     return {since: tuple(names) for since, names in entry.items()}
 
 
-def models(feature: str) -> tuple[str, ...]:
-    """Return the architectures that an option of trtllm-build, or a mode of drafts, is for."""
-    return tuple(table()["models"][feature])
+def supported_models(feature: str) -> tuple[str, ...]:
+    """Return the architectures of an option of trtllm-build or of a draft mode."""
+    return tuple(read_table()["models"][feature])

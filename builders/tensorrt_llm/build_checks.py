@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rules, in the order in which they are asked: what contradicts most comes first."""
+"""All rules for trtllm-build in the order of their checks, strongest contradictions first."""
 
 import build_memory_rules as memory
 import build_option_rules as options
 import build_rules as rules
-from build_facts import Plan
+from build_facts import TrtllmBuildPlan
 from rule_check import check_rules
 
 RULES: tuple[rules.Rule, ...] = (
@@ -65,10 +65,10 @@ RULES: tuple[rules.Rule, ...] = (
 )
 
 
-def check(plan: Plan) -> None:
-    """Ask every rule.
+def check(plan: TrtllmBuildPlan) -> None:
+    """Check every rule.
 
     Raises:
-        BuildError: the first that is broken; its id ends the problem.
+        BuildError: the first broken rule. Its id ends the problem.
     """
     check_rules(RULES, plan)

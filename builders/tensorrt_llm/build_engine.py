@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder that trtllm-build left: is it the engine that was asked for? Standard library only.
+"""Verifies the folder that trtllm-build wrote. Standard library only.
 
 Layout: TensorRT-LLM, tensorrt_llm/builder.py, Engine.save.
 """
@@ -7,67 +7,67 @@ Layout: TensorRT-LLM, tensorrt_llm/builder.py, Engine.save.
 from collections import deque
 from typing import Any
 
-from build_facts import Plan
-from build_settings import logits_dtype, paged_context
-from build_tool import last_words
+from build_facts import TrtllmBuildPlan
+from build_settings import logits_dtype, uses_paged_context
+from build_tool import last_lines
 from buildlib.problems import BuildError, read_json_object
 from folders import ENGINE
 
-_AGAIN = "Build again: `tritonctl build --force`; if it happens twice, report it with build.log."
+_REBUILD = "Build again: `tritonctl build --force`; if it happens twice, report it with build.log."
 
 
-def verify_engine(plan: Plan, tail: deque[str]) -> dict[str, Any]:
-    """Return the engine's config.json after comparing it with what was asked.
+def verify_engine(plan: TrtllmBuildPlan, tail: deque[str]) -> dict[str, Any]:
+    """Compare the engine's config.json with the request and return it.
 
     Raises:
-        BuildError: files are missing, or it is of another version or size.
+        BuildError: files are missing, or the engine has another version or size.
     """
     path = ENGINE / "config.json"
     if not path.is_file():
         raise BuildError(
-            f"trtllm-build ended with status 0 and wrote no {path}{last_words(tail)}",
+            f"trtllm-build ended with status 0 and wrote no {path}{last_lines(tail)}",
             remedy="Its last lines may say why; the whole log is in build.log.",
         )
-    config = read_json_object(path, remedy=_AGAIN)
+    config = read_json_object(path, remedy=_REBUILD)
     _check_version(plan, config)
     _check_ranks(plan)
     _check_sizes(plan, config)
     return config
 
 
-def _check_version(plan: Plan, config: dict[str, Any]) -> None:
+def _check_version(plan: TrtllmBuildPlan, config: dict[str, Any]) -> None:
     target = plan.request.target
-    wanted = target.tensorrt_llm if target else None
-    if wanted and config.get("version") != wanted:
+    required_version = target.tensorrt_llm if target else None
+    if required_version and config.get("version") != required_version:
         raise BuildError(
             f"the engine was compiled by TensorRT-LLM {config.get('version')}, and release "
-            f"{target.release if target else ''} serves with {wanted}: engines do not load across "
-            "versions",
+            f"{target.release if target else ''} serves with {required_version}: engines do not "
+            "load across versions",
             remedy="Compile in the container of that release (engine.runner: container), or "
             "correct engine.target.release.",
         )
 
 
-def _check_ranks(plan: Plan) -> None:
-    wanted = [f"rank{rank}.engine" for rank in range(plan.quantised.world_size)]
+def _check_ranks(plan: TrtllmBuildPlan) -> None:
+    expected = [f"rank{rank}.engine" for rank in range(plan.quantised.world_size)]
     engines = sorted(path.name for path in ENGINE.glob("rank*.engine"))
-    if engines != sorted(wanted):
+    if engines != sorted(expected):
         raise BuildError(
-            f"an engine for {len(wanted)} GPUs has the files {', '.join(wanted)}, and {ENGINE} "
+            f"an engine for {len(expected)} GPUs has the files {', '.join(expected)}, and {ENGINE} "
             f"has {', '.join(engines) or 'none'}",
-            remedy=_AGAIN,
+            remedy=_REBUILD,
         )
-    empty = [name for name in wanted if (ENGINE / name).stat().st_size == 0]
+    empty = [name for name in expected if (ENGINE / name).stat().st_size == 0]
     if empty:
-        raise BuildError(f"{ENGINE / empty[0]} is empty", remedy=_AGAIN)
+        raise BuildError(f"{ENGINE / empty[0]} is empty", remedy=_REBUILD)
 
 
-def _check_sizes(plan: Plan, config: dict[str, Any]) -> None:
+def _check_sizes(plan: TrtllmBuildPlan, config: dict[str, Any]) -> None:
     built = config.get("build_config") or {}
-    for name, wanted in expected_sizes(plan).items():
-        if built.get(name) != wanted:
+    for name, expected_size in expected_sizes(plan).items():
+        if built.get(name) != expected_size:
             raise BuildError(
-                f"engine.{name} is {wanted}, and trtllm-build compiled {built.get(name)}",
+                f"engine.{name} is {expected_size}, and trtllm-build compiled {built.get(name)}",
                 remedy="Its log in build.log says why it changed the size.",
             )
     kind = str(built.get("kv_cache_type", "PAGED"))
@@ -78,11 +78,14 @@ def _check_sizes(plan: Plan, config: dict[str, Any]) -> None:
         )
     plugins = built.get("plugin_config") or {}
     block = plan.options.number("tokens_per_block")
-    served = {"tokens_per_block": block, "use_paged_context_fmha": paged_context(plan)}
-    for name, wanted_value in served.items():
-        if plugins.get(name) != wanted_value:
+    expected_settings = {
+        "tokens_per_block": block,
+        "use_paged_context_fmha": uses_paged_context(plan),
+    }
+    for name, expected in expected_settings.items():
+        if plugins.get(name) != expected:
             raise BuildError(
-                f"{name} is {wanted_value}, and trtllm-build compiled {plugins.get(name)}",
+                f"{name} is {expected}, and trtllm-build compiled {plugins.get(name)}",
                 remedy="Its log in build.log says why it changed the setting.",
             )
     pretrained = config.get("pretrained_config") or {}
@@ -97,12 +100,12 @@ def _check_sizes(plan: Plan, config: dict[str, Any]) -> None:
         raise BuildError(
             f"the engine is for {mapping.get('world_size')} GPUs, and the checkpoint for "
             f"{plan.quantised.world_size}",
-            remedy=_AGAIN,
+            remedy=_REBUILD,
         )
 
 
-def expected_sizes(plan: Plan) -> dict[str, int]:
-    """Return the sizes under `build_config`: speculative decoding lengthens the sequences."""
+def expected_sizes(plan: TrtllmBuildPlan) -> dict[str, int]:
+    """Return the expected sizes in `build_config`. Speculative decoding lengthens sequences."""
     names = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_beam_width")
     sizes = {name: int(getattr(plan.limits, name)) for name in names}
     mode = plan.options.choice("speculative_decoding_mode")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of the text-generation contract that TensorRT-LLM serves, whichever its world.
+"""The tensors of the text-generation contract that TensorRT-LLM serves, in both worlds.
 
-Names, types and shapes are those of TensorRT-LLM's Triton backend (decision 4).
+Names, types and shapes follow TensorRT-LLM's Triton backend (decision 4).
 """
 
 from typing import Any

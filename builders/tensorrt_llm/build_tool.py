@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs trtllm-build: its log becomes progress, its end an explanation. Standard library only."""
+"""Runs trtllm-build, reports progress from its log and explains failures.
+
+Standard library only.
+"""
 
 import os
 import re
@@ -10,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from buildlib.problems import BuildError
-from buildlib.program import say
+from buildlib.program import print_line
 
 _TAIL_LINES = 20
 
-# What the tool logs, and how far a rank's engine is then (percent of it).
+# Log lines of the tool, and the percentage of a rank's engine that is then done.
 _PHASES: tuple[tuple[re.Pattern[str], int, str], ...] = (
     (re.compile(r"Total time of constructing network"), 10, "network constructed"),
     (re.compile(r"Total time to initialize the weights"), 15, "weights loaded"),
@@ -23,12 +26,12 @@ _PHASES: tuple[tuple[re.Pattern[str], int, str], ...] = (
     (re.compile(r"Total time of building (?!all)"), 90, "engine built"),
     (re.compile(r"Engine serialized"), 100, "engine written"),
 )
-# What the tool says when it fails, and what to do about it.
+# Messages of a failing tool, and their remedies.
 _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"CUDA out of memory|OutOfMemory|out of memory|cudaErrorMemoryAllocation"),
         (
-            "The GPU's memory did not suffice: lower engine.max_num_tokens or "
+            "The GPU's memory ran out: lower engine.max_num_tokens or "
             "engine.max_batch_size, or raise engine.tp_size."
         ),
     ),
@@ -60,21 +63,21 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
-class Progress:
-    """What the log says about how far the engines of all ranks are."""
+class ToolProgress:
+    """Derives the progress of all ranks from the log."""
 
-    def __init__(self, world_size: int, tell: Callable[[str], None] = say) -> None:
+    def __init__(self, world_size: int, on_line: Callable[[str], None] = print_line) -> None:
         self._world_size = world_size
-        self._tell = tell
+        self._on_line = on_line
         self._written = 0
 
     def read(self, line: str) -> None:
-        """Tell a line that opens a phase as a line of progress."""
+        """Report progress if the log line starts a phase."""
         for pattern, percent, phase in _PHASES:
             if pattern.search(line):
                 done = (100 * self._written + percent) // self._world_size
                 rank = f"rank {min(self._written + 1, self._world_size)} of {self._world_size}"
-                self._tell(f"@progress {min(done, 100)} {rank}: {phase}")
+                self._on_line(f"@progress {min(done, 100)} {rank}: {phase}")
                 self._written += percent == 100  # noqa: PLR2004 - percent
                 return
 
@@ -83,23 +86,25 @@ def find_tool(name: str, image: str | None) -> str:
     """Return the tool's path.
 
     Raises:
-        BuildError: it is not installed here.
+        BuildError: the tool is not installed.
     """
     path = shutil.which(name)
     if path is None:
-        where = f"the image {image}" if image else "an image of TensorRT-LLM up to 1.2.1"
+        image_name = f"the image {image}" if image else "an image of TensorRT-LLM up to 1.2.1"
         raise BuildError(
             f"{name} is not installed here",
-            remedy=f"Set engine.runner to container: it is in {where}.",
+            remedy=f"Set engine.runner to container: it is in {image_name}.",
         )
     return path
 
 
-def run_tool(argv: Sequence[str], environment: Mapping[str, str], progress: Progress) -> deque[str]:
-    """Run the tool to its end, its log passed on; return its last lines.
+def run_tool(
+    argv: Sequence[str], environment: Mapping[str, str], progress: ToolProgress
+) -> deque[str]:
+    """Run the tool, pass on its log and return its last lines.
 
     Raises:
-        BuildError: it was killed or ended with a status other than 0.
+        BuildError: the tool was killed or ended with a status other than 0.
     """
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
@@ -120,34 +125,36 @@ def run_tool(argv: Sequence[str], environment: Mapping[str, str], progress: Prog
     with process:
         for text in process.stdout or ():
             line = text.rstrip()
-            say(line)
+            print_line(line)
             tail.append(line)
             progress.read(line)
     if process.returncode != 0:
-        raise _ended(os.path.basename(argv[0]), process.returncode, tail)  # noqa: PTH119 - a name
+        raise _tool_error(os.path.basename(argv[0]), process.returncode, tail)  # noqa: PTH119 - a name
     return tail
 
 
-def _ended(tool: str, status: int, tail: deque[str]) -> BuildError:
+def _tool_error(tool: str, status: int, tail: deque[str]) -> BuildError:
     if status == -signal.SIGKILL:
         return BuildError(
-            f"{tool} was killed (SIGKILL){last_words(tail)}",
-            remedy="Most often the machine's memory ran out (see dmesg): compiling needs the "
-            "weights twice. Use a larger machine, or raise engine.tp_size.",
+            f"{tool} was killed (SIGKILL){last_lines(tail)}",
+            remedy="Most often the machine's memory ran out (see dmesg): compiling needs twice the "
+            "weights. Use a larger machine, or raise engine.tp_size.",
         )
     if status < 0:
         return BuildError(
-            f"{tool} was ended by {signal.Signals(-status).name}{last_words(tail)}",
-            remedy="Build again; if it ends so twice, its last lines say where.",
+            f"{tool} was ended by {signal.Signals(-status).name}{last_lines(tail)}",
+            remedy="Build again; if it happens twice, its last lines say where.",
         )
     text = "\n".join(tail)
-    known = [remedy for pattern, remedy in _CAUSES if pattern.search(text)]
+    remedies = [remedy for pattern, remedy in _CAUSES if pattern.search(text)]
     return BuildError(
-        f"{tool} ended with status {status}{last_words(tail)}",
-        remedy=known[0] if known else "Its last lines say why; the whole log is in build.log.",
+        f"{tool} ended with status {status}{last_lines(tail)}",
+        remedy=remedies[0]
+        if remedies
+        else "Its last lines say why; the whole log is in build.log.",
     )
 
 
-def last_words(tail: deque[str]) -> str:
-    """Return the last lines of a log, to be put behind a problem."""
+def last_lines(tail: deque[str]) -> str:
+    """Return the last lines of a log as the end of a problem."""
     return "; its last lines:\n" + "\n".join(tail) if tail else ", without any output"

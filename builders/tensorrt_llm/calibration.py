@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts that ranges of activations are measured on. Standard library and pyarrow, if there."""
+"""Reads the texts that activation ranges are measured on.
+
+Standard library, and pyarrow for Parquet files.
+"""
 
 import itertools
 import json
@@ -9,58 +12,62 @@ from pathlib import Path
 from typing import Any
 
 from buildlib.problems import BuildError
-from buildlib.program import say
-from buildlib.request import Calibration
-from recipes import LEAST_SAMPLES
+from buildlib.program import print_line
+from buildlib.request_types import RequestedCalibration
+from recipes import MIN_SAMPLES
 
 _LINE = '{"text": "..."} or {"text_input": "...", "text_output": "..."}'
 _KINDS = (".txt", ".jsonl", ".parquet")
 
 
-def read_samples(calibration: Calibration, tokenizer: Any) -> list[list[int]]:
-    """Return the token ids of the samples: chosen by the seed, each cut to max_seq_len tokens.
+def read_samples(calibration: RequestedCalibration, tokenizer: Any) -> list[list[int]]:
+    """Return the token ids of samples chosen by the seed, each cut to max_seq_len tokens.
 
     Raises:
-        BuildError: the data cannot be read, are malformed, or too few.
+        BuildError: the data is unreadable or malformed, or has too few samples.
     """
-    texts, count = _chosen(_texts(calibration.data), calibration.samples, calibration.seed)
-    if len(texts) < LEAST_SAMPLES:
+    texts, count = _sample_texts(
+        _read_texts(calibration.data), calibration.samples, calibration.seed
+    )
+    if len(texts) < MIN_SAMPLES:
         raise BuildError(
             f"{calibration.data}: holds {count} samples to calibrate on, and at least "
-            f"{LEAST_SAMPLES} are needed ({calibration.samples} were asked for)",
-            remedy="Set engine.calibration.data to more text: a sample per line, like what the "
-            "model will be asked.",
+            f"{MIN_SAMPLES} are needed ({calibration.samples} requested)",
+            remedy="Set engine.calibration.data to more text: a sample per line, like the "
+            "requests to the model.",
         )
     if count < calibration.samples:
-        say(f"calibrates on {count} samples, all of the data ({calibration.samples} requested)")
+        print_line(
+            f"calibrates on {count} samples, all of the data ({calibration.samples} requested)"
+        )
     encoded = (tokenizer.encode(text, add_special_tokens=True).ids for text in texts)
     return [ids[: calibration.max_seq_len] for ids in encoded]
 
 
-def batches(samples: list[list[int]], size: int) -> list[list[list[int]]]:
-    """Group samples of equal length: padding would be measured, too."""
+def group_by_length(samples: list[list[int]], size: int) -> list[list[list[int]]]:
+    """Group samples of equal length into batches, so that no padding is measured."""
     ordered = sorted(samples, key=len)
-    made: list[list[list[int]]] = []
-    for _, same in itertools.groupby(ordered, key=len):
-        group = list(same)
-        made += [group[start : start + size] for start in range(0, len(group), size)]
-    return made
+    groups: list[list[list[int]]] = []
+    for _, same_length in itertools.groupby(ordered, key=len):
+        group = list(same_length)
+        groups += [group[start : start + size] for start in range(0, len(group), size)]
+    return groups
 
 
-def _chosen(texts: Iterable[str], count: int, seed: int) -> tuple[list[str], int]:
-    """Return `count` of the texts, each as likely as any other, and how many there are."""
+def _sample_texts(texts: Iterable[str], count: int, seed: int) -> tuple[list[str], int]:
+    """Return `count` uniformly sampled texts, and the number of texts."""
     draw = random.Random(seed)  # noqa: S311 - a choice of samples, not a secret
-    kept: list[str] = []
-    seen = 0
-    for seen, text in enumerate(texts, start=1):
-        if len(kept) < count:
-            kept.append(text)
-        elif (place := draw.randrange(seen)) < count:
-            kept[place] = text
-    return kept, seen
+    sample: list[str] = []
+    total = 0
+    for total, text in enumerate(texts, start=1):
+        if len(sample) < count:
+            sample.append(text)
+        elif (index := draw.randrange(total)) < count:
+            sample[index] = text
+    return sample, total
 
 
-def _texts(data: Path) -> Iterator[str]:
+def _read_texts(data: Path) -> Iterator[str]:
     if data.is_dir():
         files = sorted(path for path in data.rglob("*") if path.suffix in _KINDS)
         if not files:
@@ -79,7 +86,7 @@ def _file_texts(path: Path) -> Iterator[str]:
         yield from _parquet_texts(path)
         return
     for number, line in _lines(path):
-        yield _json_text(f"{path}:{number}", line) if path.suffix == ".jsonl" else line
+        yield _parse_json_line(f"{path}:{number}", line) if path.suffix == ".jsonl" else line
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -100,21 +107,21 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _json_text(where: str, line: str) -> str:
+def _parse_json_line(location: str, line: str) -> str:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        problem = f"{where}: is not valid JSON: {error.msg} (column {error.colno})"
+        problem = f"{location}: is not valid JSON: {error.msg} (column {error.colno})"
         raise BuildError(problem, remedy=f"Write the line as {_LINE}.") from error
     text = _entry_text(entry) if isinstance(entry, dict) else None
     if not text:
-        problem = f"{where}: has no text to calibrate on"
+        problem = f"{location}: has no text to calibrate on"
         raise BuildError(problem, remedy=f"Write the line as {_LINE}.")
     return text
 
 
 def _entry_text(entry: dict[str, Any]) -> str | None:
-    """Return an entry's text; with the answer, because that is what a decoder mostly works on."""
+    """Return an entry's text with the answer, which is most of a decoder's work."""
     if isinstance(entry.get("text"), str):
         return str(entry["text"])
     if isinstance(entry.get("text_input"), str):

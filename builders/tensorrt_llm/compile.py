@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile a quantised checkpoint with trtllm-build: `compile.py --request R.json --result S.json`.
 
-Runs where TensorRT-LLM up to 1.2.1 is: in the container of the target's release, or in the current
-interpreter's environment. Standard library and buildlib only, so that every refusal is tested and
-costs milliseconds. `--print-commands` instead of `--result` prints the exact command and runs
-nothing. The contract is in builders/README.md.
+Needs TensorRT-LLM up to 1.2.1: runs in the container of the target's release, or in the current
+interpreter's environment. Uses only the standard library and buildlib, so that tests cover every
+refusal, which costs milliseconds. `--print-commands` instead of `--result` prints the exact command
+and runs nothing. builders/README.md has the contract.
 """
 
 import dataclasses
@@ -19,22 +19,22 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-from arguments import version_of
+from arguments import target_version
 from build_checks import check
-from build_command import TOOL, command
+from build_command import TOOL, trtllm_build_command
 from build_engine import verify_engine
-from build_facts import Plan, expected_quantised, inspect_source, read_quantised
-from build_gpu import Gpu, find_gpus, fitting_gpus
+from build_facts import TrtllmBuildPlan, expected_quantised, inspect_source, read_quantised
+from build_gpu import NvidiaGpu, find_gpus, matching_gpus
 from build_options import read_options
-from build_runtime import LLM_ARGUMENTS, llm_arguments, runtime, write_llm_arguments
+from build_runtime import LLM_ARGUMENTS, llm_arguments, runtime_object, write_llm_arguments
 from build_sizes import size_engine
 from build_tensors import text_generation_tensors
-from build_tool import Progress, find_tool, run_tool
+from build_tool import ToolProgress, find_tool, run_tool
 from buildlib import artefact
 from buildlib.problems import BuildError
-from buildlib.program import Stages, run_program, say
+from buildlib.program import Stages, print_line, run_program
 from buildlib.request import read_request
-from buildlib.versions import cpu_name, versions
+from buildlib.versions import cpu_name, installed_versions
 from folders import CHECKPOINT, ENGINE
 
 _SCRATCH = Path(".timing")
@@ -48,59 +48,59 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: it cannot be compiled; anything else raised is a bug or the machine's.
+        BuildError: the build is not possible. Other exceptions are bugs or machine failures.
     """
     with stages.stage("check"):
-        plan = make_plan(file, only_shown=False)
+        plan = make_plan(file, dry_run=False)
         check(plan)
         target = plan.request.target
         tool = find_tool(TOOL, target.image if target else None)
-        installed = _installed(plan)
-        gpus = fitting_gpus(find_gpus(), plan.compute_capability)
+        installed = _installed_libraries(plan)
+        gpus = matching_gpus(find_gpus(), plan.compute_capability)
         plan = dataclasses.replace(plan, compute_capability=gpus[0].compute_capability)
         check(plan)
-        artefact.prepare([artefact.TOKENIZER])
-        kept = _kept_cache(plan, gpus[0], installed)
+        artefact.create_folders([artefact.TOKENIZER])
+        cache_file = _timing_cache_file(plan, gpus[0], installed)
         _SCRATCH.mkdir()
     with stages.stage("compile"):
-        known = kept if kept and kept.is_file() else None
-        argv = command(plan, timing_cache=(known, _FRESH_CACHE))
-        say(shlex.join(argv))
+        input_cache = cache_file if cache_file and cache_file.is_file() else None
+        argv = trtllm_build_command(plan, timing_cache=(input_cache, _FRESH_CACHE))
+        print_line(shlex.join(argv))
         environment = _environment(gpus)
-        tail = run_tool([tool, *argv[1:]], environment, Progress(plan.quantised.world_size))
+        tail = run_tool([tool, *argv[1:]], environment, ToolProgress(plan.quantised.world_size))
     with stages.stage("verify"):
         config = verify_engine(plan, tail)
         artefact.copy_tokenizer(plan.checkpoint.folder)
         write_llm_arguments(llm_arguments(plan))
-        _keep_cache(kept)
+        _store_timing_cache(cache_file)
     return {
-        "files": artefact.files([ENGINE, artefact.TOKENIZER, LLM_ARGUMENTS]),
+        "files": artefact.list_files([ENGINE, artefact.TOKENIZER, LLM_ARGUMENTS]),
         "tensors": text_generation_tensors(),
         "limits": dataclasses.asdict(plan.limits),
-        "model": plan.checkpoint.described(),
-        "runtime": runtime(plan),
-        "versions": {**installed, **versions(()), "tensorrt_llm": str(config["version"])},
+        "model": plan.checkpoint.to_result(),
+        "runtime": runtime_object(plan),
+        "versions": {**installed, **installed_versions(()), "tensorrt_llm": str(config["version"])},
         "hardware": _hardware(gpus[0]),
         "durations_seconds": stages.durations,
         "evaluation": None,
     }
 
 
-def make_plan(file: Path, *, only_shown: bool) -> Plan:
+def make_plan(file: Path, *, dry_run: bool) -> TrtllmBuildPlan:
     """Return everything that decides the command line.
 
-    `only_shown`: the stage before may not have run yet; what it will leave is taken instead.
+    `dry_run`: if the stage quantise has not run yet, use its expected result.
 
     Raises:
         BuildError: the request, the checkpoint or the options are wrong.
     """
     request = read_request(file)
-    options = read_options(request.options, version_of(request))
+    options = read_options(request.options, target_version(request))
     checkpoint = inspect_source(request)
     source = request.source / CHECKPOINT if request.source else None
     if source is not None and (source / "config.json").is_file():
         quantised = read_quantised(source)
-    elif only_shown:
+    elif dry_run:
         quantised = expected_quantised(request, checkpoint)
     else:
         raise BuildError(
@@ -108,7 +108,7 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
             remedy="Quantise first: `tritonctl build` does both.",
         )
     draft_len = options.number("max_draft_len") or quantised.max_draft_len
-    return Plan(
+    return TrtllmBuildPlan(
         request=request,
         checkpoint=checkpoint,
         quantised=quantised,
@@ -118,8 +118,8 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
     )
 
 
-def _installed(plan: Plan) -> dict[str, str]:
-    """Return the versions of what compiles, after comparing TensorRT-LLM's with the target's."""
+def _installed_libraries(plan: TrtllmBuildPlan) -> dict[str, str]:
+    """Return the installed versions, after comparing TensorRT-LLM's with the target's."""
     installed = {}
     for name in ("tensorrt_llm", "tensorrt", "torch"):
         try:
@@ -127,28 +127,33 @@ def _installed(plan: Plan) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     target = plan.request.target
-    here, wanted = installed.get("tensorrt_llm"), target.tensorrt_llm if target else None
-    if target and here and wanted and here != wanted:
+    installed_version, required_version = (
+        installed.get("tensorrt_llm"),
+        target.tensorrt_llm if target else None,
+    )
+    if target and installed_version and required_version and installed_version != required_version:
         raise BuildError(
-            f"TensorRT-LLM {here} is installed here, and release {target.release} serves with "
-            f"{wanted}: engines do not load across versions",
+            f"TensorRT-LLM {installed_version} is installed here, and release {target.release} "
+            f"serves with {required_version}: engines do not load across versions",
             remedy=f"Compile in its container ({target.image}), or correct engine.target.release.",
         )
     return installed
 
 
-def _environment(gpus: list[Gpu]) -> dict[str, str]:
-    # The tool builds on device 0, 1, ...: let those be GPUs that the engine is for. Numbered as
-    # nvidia-smi does, not fastest first.
-    chosen = {
+def _environment(gpus: list[NvidiaGpu]) -> dict[str, str]:
+    # The tool builds on devices 0, 1, ...: make these the matching GPUs, in nvidia-smi's order and
+    # not fastest first.
+    defaults = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(str(gpu.index) for gpu in gpus),
     }
-    return chosen | dict(os.environ)
+    return defaults | dict(os.environ)
 
 
-def _kept_cache(plan: Plan, gpu: Gpu, installed: dict[str, str]) -> Path | None:
-    """Return the timing cache of this TensorRT and GPU; it is worth nothing to others."""
+def _timing_cache_file(
+    plan: TrtllmBuildPlan, gpu: NvidiaGpu, installed: dict[str, str]
+) -> Path | None:
+    """Return the file of the timing cache for this TensorRT and GPU."""
     folder, target = plan.options.timing_cache, plan.request.target
     if folder is None:
         return None
@@ -157,17 +162,17 @@ def _kept_cache(plan: Plan, gpu: Gpu, installed: dict[str, str]) -> Path | None:
     return folder / f"tensorrt-{version}-{gpu.compute_capability}-{name}.cache"
 
 
-def _keep_cache(kept: Path | None) -> None:
-    if kept is not None and _FRESH_CACHE.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        # Another build may read it meanwhile: whole under a temporary name, then renamed.
-        temporary = kept.with_name(f".{kept.name}.{os.getpid()}")
+def _store_timing_cache(cache_file: Path | None) -> None:
+    if cache_file is not None and _FRESH_CACHE.is_file():
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        # Another build may read it meanwhile, so it is replaced atomically.
+        temporary = cache_file.with_name(f".{cache_file.name}.{os.getpid()}")
         shutil.copyfile(_FRESH_CACHE, temporary)
-        temporary.replace(kept)
+        temporary.replace(cache_file)
     shutil.rmtree(_SCRATCH)
 
 
-def _hardware(gpu: Gpu) -> dict[str, str | None]:
+def _hardware(gpu: NvidiaGpu) -> dict[str, str | None]:
     return {
         "cpu": cpu_name(),
         "gpu": gpu.name,
@@ -176,13 +181,13 @@ def _hardware(gpu: Gpu) -> dict[str, str | None]:
     }
 
 
-def shown_command(file: Path) -> list[list[str]]:
-    """Return the command that the request leads to. Raises BuildError."""
-    plan = make_plan(file, only_shown=True)
+def list_commands(file: Path) -> list[list[str]]:
+    """Return the command of the request. Raises BuildError."""
+    plan = make_plan(file, dry_run=True)
     check(plan)
-    kept = plan.options.timing_cache
-    known = kept / "<TensorRT>-<GPU>.cache" if kept else None
-    return [command(plan, timing_cache=(known, _FRESH_CACHE))]
+    cache_folder = plan.options.timing_cache
+    input_cache = cache_folder / "<TensorRT>-<GPU>.cache" if cache_folder else None
+    return [trtllm_build_command(plan, timing_cache=(input_cache, _FRESH_CACHE))]
 
 
 if __name__ == "__main__":
@@ -191,7 +196,7 @@ if __name__ == "__main__":
             build,
             description="Compile a quantised checkpoint with trtllm-build.",
             stages=("check", "compile", "verify"),
-            shown=shown_command,
-            check=shown_command,
+            list_commands=list_commands,
+            check=list_commands,
         )
     )

@@ -1,81 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of arguments: `document.py docs/reference/tensorrt-llm.md`.
+"""Writes the tables of rules and of arguments.toml: `document.py docs/reference/tensorrt-llm.md`.
 
-They are made from arguments.toml. Standard library only.
+Standard library only.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 from arguments import (
-    Argument,
-    Kind,
-    Option,
+    BuildOption,
+    LlmArgument,
+    SpeculationKind,
     build_options,
-    fields_of,
+    class_fields,
     llm_arguments,
-    models,
+    read_table,
     speculation_kinds,
-    table,
+    supported_models,
 )
+from build_checks import RULES as COMPILE_RULES
+from package_rules import RULES as PACKAGE_RULES
+from rule_check import rule_id
 
 MARKS = ("<!-- builders/tensorrt_llm/document.py -->\n", "<!-- end -->\n")
 
 
-def written(text: str) -> str:
-    """Return a page with its tables made anew. Raises ValueError for one without marks."""
-    before, mark, rest = text.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
+def replace_tables(text: str) -> str:
+    """Return a page with new tables. Raises ValueError for a page without marks."""
+    head, mark, tail = text.partition(MARKS[0])
+    _, end, remainder = tail.partition(MARKS[1])
     if not mark or not end:
         raise ValueError(f"the page has no {MARKS[0].strip()} … {MARKS[1].strip()}")
-    return f"{before}{mark}{chr(10).join(_lines())}\n{end}{after}"
+    return f"{head}{mark}{chr(10).join(_table_lines())}\n{end}{remainder}"
 
 
-def _lines() -> Iterator[str]:
+def _table_lines() -> Iterator[str]:
+    yield from ("", "### Rules", "")
+    yield from ("| stage | rule | reason |", "|---|---|---|")
+    yield from (_rule_row("compile", rule) for rule in COMPILE_RULES)
+    yield from (_rule_row("package", rule) for rule in PACKAGE_RULES)
     yield from ("", "### Options of trtllm-build", "")
     yield from ("| option | values | default | versions |", "|---|---|---|---|")
-    yield from (_option(option) for option in build_options().values() if not option.elsewhere)
+    yield from (_option_row(option) for option in build_options().values() if not option.elsewhere)
     yield from ("", "### Arguments of tensorrt_llm.LLM", "")
     yield from ("| argument | values | stage | versions |", "|---|---|---|---|")
     for name, argument in llm_arguments().items():
         if argument.option:
-            yield _argument(name, argument)
-    for kind in table()["classes"]:
-        for name, argument in fields_of(kind).items():
-            yield _argument(f"{kind}.{name}", argument)
+            yield _argument_row(name, argument)
+    for kind in read_table()["classes"]:
+        for name, argument in class_fields(kind).items():
+            yield _argument_row(f"{kind}.{name}", argument)
     yield from ("", "### Kinds of speculative decoding", "")
     yield from ("| decoding_type | needs | versions |", "|---|---|---|")
-    yield from (_kind(kind) for kind in speculation_kinds() if _is_served(kind))
+    yield from (_kind_row(kind) for kind in speculation_kinds() if _is_servable(kind))
     yield from ("", "### Where this was read", "")
     yield from ("| section | file in NVIDIA/TensorRT-LLM | versions |", "|---|---|---|")
-    for name, source in table()["sources"].items():
+    for name, source in read_table()["sources"].items():
         yield f"| {name} | {source['file']} | {source['versions']} |"
     yield ""
 
 
-def _option(option: Option) -> str:
+def _rule_row(stage: str, rule: Callable[[Any], None]) -> str:
+    """Return a row with the first line of the rule's docstring as its reason."""
+    reason = (rule.__doc__ or "").strip().splitlines()[0].removesuffix(".")
+    return f"| {stage} | `{rule_id(rule)}` | {reason} |"
+
+
+def _option_row(option: BuildOption) -> str:
     values = {
         "flag": "`true`",
         "switch": "`enable`, `disable`",
         "number": "a whole number",
         "text": "text",
         "list": "a list of text",
-    }.get(option.kind) or _words(option.choices)
+    }.get(option.kind) or _join_values(option.choices)
     default = option.default
     if option.kind == "switch":
         default = "enable" if option.default else "disable"
     if option.kind == "list" and option.choices:
-        values = f"some of {_words(option.choices)}"
-    only = models(option.name) if option.name in table()["models"] else ()
-    values += f"; enabled for {', '.join(only)}" if only else ""
-    shown = "" if default is None else f"`{default}`"
-    return f"| `{option.name}` | {values} | {shown} | {_versions(option)} |"
+        values = f"some of {_join_values(option.choices)}"
+    enabled_for = supported_models(option.name) if option.name in read_table()["models"] else ()
+    values += f"; enabled for {', '.join(enabled_for)}" if enabled_for else ""
+    default_text = "" if default is None else f"`{default}`"
+    return f"| `{option.name}` | {values} | {default_text} | {_versions(option)} |"
 
 
-def _argument(name: str, argument: Argument) -> str:
+def _argument_row(name: str, argument: LlmArgument) -> str:
     values = {
         "switch": "`true`, `false`",
         "whole": "a whole number",
@@ -86,40 +100,40 @@ def _argument(name: str, argument: Argument) -> str:
         "texts": "a list of text",
         "sizes": "whole numbers of at least 1",
         "object": "an object",
-    }.get(argument.type or "") or _words(argument.choices)
+    }.get(argument.type or "") or _join_values(argument.choices)
     if argument.fields:
         values = "an object, below"
     for since, words in argument.more.items():
-        values += f"; from {since} on {_words(words)}"
+        values += f"; from {since} on {_join_values(words)}"
     values += "; `null`" if argument.null else ""
     for world, since in argument.ignored.items():
         values += f"; refused for {world} from {since} on, where it is ignored"
     stages = {"engine": "compile", "pytorch": "package"}
-    where = ", ".join(stages[world] for world in argument.option)
-    return f"| `{name}` | {values} | {where} | {_versions(argument)} |"
+    stage_names = ", ".join(stages[world] for world in argument.option)
+    return f"| `{name}` | {values} | {stage_names} | {_versions(argument)} |"
 
 
-def _kind(kind: Kind) -> str:
+def _kind_row(kind: SpeculationKind) -> str:
     needs = ", ".join(f"`{name}`" for name in kind.needs)
     return f"| `{kind.name}` | {needs} | {_versions(kind)} |"
 
 
-def _is_served(kind: Kind) -> bool:
+def _is_servable(kind: SpeculationKind) -> bool:
     return kind.runtime == "pytorch" and not (kind.code or kind.collects)
 
 
-def _words(words: tuple[str, ...]) -> str:
+def _join_values(words: tuple[str, ...]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def _versions(fact: Option | Argument | Kind) -> str:
-    if fact.since and fact.gone:
-        return f"{fact.since} until before {fact.gone}"
-    if fact.since:
-        return f"from {fact.since} on"
-    return f"before {fact.gone}" if fact.gone else "all"
+def _versions(entry: BuildOption | LlmArgument | SpeculationKind) -> str:
+    if entry.since and entry.removed_in:
+        return f"{entry.since} until before {entry.removed_in}"
+    if entry.since:
+        return f"from {entry.since} on"
+    return f"before {entry.removed_in}" if entry.removed_in else "all"
 
 
 if __name__ == "__main__":
     page = Path(sys.argv[1])
-    page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+    page.write_text(replace_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantised model as files: TensorRT-LLM's checkpoint, or a unified Hugging Face one."""
+"""Exports the quantised model as a TensorRT-LLM or a unified Hugging Face checkpoint."""
 
 import json
 from typing import Any
@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from modelopt.torch.export import export_hf_checkpoint, export_tensorrt_llm_checkpoint
 
-from buildlib.checkpoint import Checkpoint
+from buildlib.checkpoint import DecoderCheckpoint
 from buildlib.problems import BuildError
-from choices import Choices
+from choices import QuantiseChoices
 from folders import CHECKPOINT
 from recipes import ARCHITECTURES
 
-# What trtllm-build skips when it rounds weights: its own default, written down
-# because an empty list in config.json would count as a choice.
+# The modules that trtllm-build does not round by default. They are explicit, because an empty list
+# in config.json would count as a choice.
 _NOT_ROUNDED = ["*lm_head", "*router", "*vocab_embedding", "*position_embedding"]
 
 
-def export(model: Any, checkpoint: Checkpoint, choices: Choices) -> None:
-    """Write `model` to checkpoint/; afterwards it is of no further use.
+def export(model: Any, checkpoint: DecoderCheckpoint, choices: QuantiseChoices) -> None:
+    """Write `model` to checkpoint/. The export makes `model` unusable.
 
     Raises:
         BuildError: ModelOpt cannot export this model.
@@ -31,8 +31,8 @@ def export(model: Any, checkpoint: Checkpoint, choices: Choices) -> None:
                 _cast(model, dtype)
                 export_hf_checkpoint(model, dtype=dtype, export_dir=CHECKPOINT)
                 return
-            # Both sizes given, 1 too: the default, 0, means "as calibrated", and ModelOpt then
-            # asks torch.distributed, which is not set up.
+            # Explicit also for 1: the default 0 means "as calibrated", and ModelOpt then uses
+            # torch.distributed, which is not set up.
             export_tensorrt_llm_checkpoint(
                 model,
                 ARCHITECTURES[checkpoint.architecture],
@@ -51,10 +51,10 @@ def export(model: Any, checkpoint: Checkpoint, choices: Choices) -> None:
 
 
 def _cast(model: Any, dtype: Any) -> None:
-    """Give `model` the type it is stored in; on a CPU it was calibrated in fp32.
+    """Convert `model` to its storage type. On a CPU it was calibrated in fp32.
 
-    export_hf_checkpoint() takes a dtype and, from fp32, leaves embeddings and norms as they are.
-    The ranges (`_amax`) stay fp32: scales are made of them.
+    export_hf_checkpoint() takes a dtype but leaves fp32 embeddings and norms unchanged. The ranges
+    (`_amax`) stay fp32, because scales derive from them.
     """
     model.config.dtype = dtype
     for parameter in model.parameters():
@@ -64,28 +64,28 @@ def _cast(model: Any, dtype: Any) -> None:
             buffer.data = buffer.data.to(dtype)
 
 
-def complete_engine_config(checkpoint: Checkpoint, choices: Choices) -> None:
-    """Add to checkpoint/config.json what ModelOpt leaves out without TensorRT-LLM beside it."""
+def complete_engine_config(checkpoint: DecoderCheckpoint, choices: QuantiseChoices) -> None:
+    """Add the keys to checkpoint/config.json that ModelOpt omits without TensorRT-LLM."""
     path = CHECKPOINT / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     source = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
-    config |= rotary(source)
+    config |= rotary_fields(source)
     if checkpoint.architecture.startswith("Qwen"):
         config["qwen_type"] = source["model_type"]
     config["quantization"]["quant_algo"] = choices.recipe.quant_algo
     if "engine" in choices.recipe.at_build:
         config["quantization"]["exclude_modules"] = _NOT_ROUNDED
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    # An empty table of layers, which ModelOpt writes when it quantised none: to TensorRT-LLM the
-    # file means mixed precision.
+    # ModelOpt writes an empty table of layers if it quantised none. To TensorRT-LLM the file means
+    # mixed precision.
     (CHECKPOINT / "quant_cfg.json").unlink(missing_ok=True)
 
 
-def rotary(source: dict[str, Any]) -> dict[str, Any]:
-    """Return TensorRT-LLM's fields of the position encoding in a Hugging Face config.
+def rotary_fields(source: dict[str, Any]) -> dict[str, Any]:
+    """Return TensorRT-LLM's fields of the position encoding from a Hugging Face config.
 
-    ModelOpt 0.47 looks for rope_theta where transformers 5 no longer has it, and the field it then
-    leaves out is 10000 to TensorRT-LLM: every model with another base would answer nonsense.
+    ModelOpt 0.47 reads rope_theta from a place that transformers 5 no longer uses, and omits the
+    field. TensorRT-LLM then assumes 10000, and a model with another base answers nonsense.
     """
     # "rope_parameters" since transformers 5, "rope_theta" and "rope_scaling" before.
     rope = source.get("rope_parameters") or source.get("rope_scaling") or {}

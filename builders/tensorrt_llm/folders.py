@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stages leave in their working directories. Standard library only."""
+"""The folders that the stages leave in their working directories. Standard library only."""
 
 from pathlib import Path
 

@@ -2,8 +2,8 @@
 """Package a quantised checkpoint for TensorRT-LLM's PyTorch runtime: `package.py --request R.json`.
 
 Nothing is compiled: the artefact is the checkpoint and `llm_args.json`, the arguments of
-`tensorrt_llm.LLM`. Standard library and buildlib only, so it runs anywhere. The contract is in
-builders/README.md.
+`tensorrt_llm.LLM`. Uses only the standard library and buildlib, so it runs anywhere.
+builders/README.md has the contract.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-from adapters import ADAPTERS, copy_adapters, place, read_adapters
-from arguments import version_of
+from adapters import ADAPTERS, artefact_path, copy_adapters, read_adapters
+from arguments import target_version
 from build_facts import inspect_source
 from build_runtime import LLM_ARGUMENTS, write_llm_arguments
 from build_tensors import text_generation_tensors
@@ -25,15 +25,16 @@ from buildlib.compatibility import quant_algo
 from buildlib.limits import resolve_limits
 from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program
-from buildlib.request import Request, read_request
-from buildlib.versions import cpu_name, versions
+from buildlib.request import read_request
+from buildlib.request_types import BuilderRequest
+from buildlib.versions import cpu_name, installed_versions
 from folders import CHECKPOINT
 from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 from package_facts import (
     Package,
-    read_given,
+    read_package_arguments,
     read_quantisation,
-    served_arguments,
+    runtime_arguments,
 )
 from package_rules import check
 
@@ -45,24 +46,24 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: the runtime could not load it; anything else raised is a bug or the machine's.
+        BuildError: the runtime cannot load it. Other exceptions are bugs or machine failures.
     """
     with stages.stage("check"):
-        package = make_package(file, only_shown=False)
+        package = make_package(file, dry_run=False)
         check(package)
-        artefact.prepare([artefact.TOKENIZER])
+        artefact.create_folders([artefact.TOKENIZER])
     with stages.stage("package"):
         copy_checkpoint(_source(package.request), CHECKPOINT)
         artefact.copy_tokenizer(package.checkpoint.folder)
         copy_adapters(package.adapters)
-        arguments = served_arguments(package)
+        arguments = runtime_arguments(package)
         write_llm_arguments(arguments)
     target = package.request.target
     return {
-        "files": artefact.files([CHECKPOINT, artefact.TOKENIZER, LLM_ARGUMENTS, ADAPTERS]),
+        "files": artefact.list_files([CHECKPOINT, artefact.TOKENIZER, LLM_ARGUMENTS, ADAPTERS]),
         "tensors": text_generation_tensors(),
         "limits": dataclasses.asdict(package.limits),
-        "model": package.checkpoint.described(),
+        "model": package.checkpoint.to_result(),
         "runtime": {
             "world": "pytorch",
             "kv_cache_config": arguments["kv_cache_config"],
@@ -70,29 +71,32 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             "guided_decoding_backend": arguments.get("guided_decoding_backend") or "",
             "block_size": arguments["kv_cache_config"].get("tokens_per_block", 32),
             "world_size": package.limits.tp_size * package.limits.pp_size,
-            "lora_adapters": {adapter.name: place(adapter) for adapter in package.adapters},
+            "lora_adapters": {adapter.name: artefact_path(adapter) for adapter in package.adapters},
         },
-        "versions": {**versions(()), "tensorrt_llm": (target.tensorrt_llm if target else "") or ""},
+        "versions": {
+            **installed_versions(()),
+            "tensorrt_llm": (target.tensorrt_llm if target else "") or "",
+        },
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
         "evaluation": None,
     }
 
 
-def make_package(file: Path, *, only_shown: bool) -> Package:
+def make_package(file: Path, *, dry_run: bool) -> Package:
     """Return everything that decides the arguments.
 
-    `only_shown`: the stage before may not have run yet; what it will leave is taken instead.
+    `dry_run`: if the stage quantise has not run yet, use its expected result.
 
     Raises:
         BuildError: the request, the checkpoint or the options are wrong.
     """
     request = read_request(file)
-    given, extra = read_given(request.options, version_of(request))
+    arguments, extra = read_package_arguments(request.options, target_version(request))
     checkpoint = inspect_source(request)
     algorithm, cache = quant_algo(request.precision), request.kv_cache_dtype
     cache_algorithm = cache.upper() if cache and cache != "auto" else None
-    if not only_shown or (_source(request) / "config.json").is_file():
+    if not dry_run or (_source(request) / "config.json").is_file():
         algorithm, cache_algorithm = read_quantisation(_source(request))
     return Package(
         request=request,
@@ -102,13 +106,13 @@ def make_package(file: Path, *, only_shown: bool) -> Package:
         ),
         quant_algo=algorithm,
         kv_cache_quant_algo=cache_algorithm,
-        given=given,
+        arguments=arguments,
         extra=extra,
-        adapters=read_adapters(given.get("lora_config") or {}),
+        adapters=read_adapters(arguments.get("lora_config") or {}),
     )
 
 
-def _source(request: Request) -> Path:
+def _source(request: BuilderRequest) -> Path:
     if request.source is None:
         raise BuildError(
             "the request names no quantised checkpoint",
@@ -118,7 +122,7 @@ def _source(request: Request) -> Path:
 
 
 def copy_checkpoint(source: Path, copy: Path) -> None:
-    """Link the checkpoint's files into the artefact; copy them where links are not possible."""
+    """Hard-link the checkpoint's files into the artefact, or copy them if links fail."""
     copy.mkdir()
     for path in sorted(source.rglob("*")):
         target = copy / path.relative_to(source)
@@ -126,15 +130,15 @@ def copy_checkpoint(source: Path, copy: Path) -> None:
             target.mkdir()
             continue
         try:
-            # Gigabytes, and the artefact of the stage before may go without taking them along.
+            # Saves gigabytes, and the files outlive the artefact of the stage quantise.
             os.link(path, target)
         except OSError:
             shutil.copyfile(path, target)
 
 
-def shown_commands(file: Path) -> list[list[str]]:
-    """Return no command, since none would be run, but refuse what the build would."""
-    check(make_package(file, only_shown=True))
+def list_commands(file: Path) -> list[list[str]]:
+    """Check the request and return no commands, because packaging runs none."""
+    check(make_package(file, dry_run=True))
     return []
 
 
@@ -144,7 +148,7 @@ if __name__ == "__main__":
             build,
             description="Package a quantised checkpoint for TensorRT-LLM's PyTorch runtime.",
             stages=("check", "package"),
-            shown=shown_commands,
-            check=shown_commands,
+            list_commands=list_commands,
+            check=list_commands,
         )
     )

@@ -15,18 +15,19 @@ _CONFIG = "engine.options.package.lora_config"
 
 
 def lora_names_its_adapters(package: Package) -> None:
-    """A request names an adapter, which lora_dir must hold."""
-    asked = [name for name in ("enable_lora", "lora_config") if package.given.get(name)]
-    if asked and not _config(package).get("lora_dir"):
+    """A request can name only adapters of lora_dir."""
+    set_names = [name for name in ("enable_lora", "lora_config") if package.arguments.get(name)]
+    if set_names and not _config(package).get("lora_dir"):
         refuse(
-            f"{' and '.join(asked)} prepare for adapters, and none is named",
-            f"Set {_CONFIG}.lora_dir to the adapters' folders, or remove {' and '.join(asked)}.",
+            f"{' and '.join(set_names)} prepare for adapters, and lora_dir names none",
+            f"Set {_CONFIG}.lora_dir to the adapters' folders, or remove "
+            f"{' and '.join(set_names)}.",
         )
 
 
 def lora_is_not_switched_off(package: Package) -> None:
-    """The runtime ignores enable_lora beside a lora_config."""
-    if package.given.get("enable_lora") is False and _config(package):
+    """With a lora_config the runtime ignores enable_lora."""
+    if package.arguments.get("enable_lora") is False and _config(package):
         refuse(
             "enable_lora is false, but lora_config is set",
             "Remove engine.options.package.enable_lora, or the lora_config.",
@@ -34,7 +35,7 @@ def lora_is_not_switched_off(package: Package) -> None:
 
 
 def adapters_are_of_hugging_face(package: Package) -> None:
-    """Requests name folders that PEFT wrote."""
+    """Requests name folders written by PEFT."""
     if _config(package).get("lora_ckpt_source") == "nemo":
         refuse(
             "lora_config.lora_ckpt_source is nemo, and trtllm_engine serves adapters of PEFT",
@@ -43,51 +44,57 @@ def adapters_are_of_hugging_face(package: Package) -> None:
 
 
 def adapters_have_different_names(package: Package) -> None:
-    """The name of its folder is all that a request can say."""
+    """A request names an adapter by its folder's name."""
     names = [adapter.name for adapter in package.adapters]
-    twice = [adapter for adapter in package.adapters if names.count(adapter.name) > 1]
-    if twice:
+    duplicates = [adapter for adapter in package.adapters if names.count(adapter.name) > 1]
+    if duplicates:
         refuse(
-            f"two adapters are called {twice[0].name}: "
-            f"{', '.join(str(adapter.folder) for adapter in twice)}",
+            f"two adapters have the name {duplicates[0].name}: "
+            f"{', '.join(str(adapter.folder) for adapter in duplicates)}",
             f"Rename one of the folders, and correct {_CONFIG}.lora_dir.",
         )
 
 
 def adapters_fit_max_lora_rank(package: Package) -> None:
-    """The runtime's LoRA buffers are cut for max_lora_rank when it loads."""
-    most = _config(package).get("max_lora_rank")
+    """The runtime sizes its LoRA buffers for max_lora_rank when it loads."""
+    max_rank = _config(package).get("max_lora_rank")
     for adapter in package.adapters:
-        if most and adapter.rank > most:
+        if max_rank and adapter.rank > max_rank:
             refuse(
                 f"the adapter {adapter.name} has the rank {adapter.rank}, and "
-                f"lora_config.max_lora_rank is {most}",
+                f"lora_config.max_lora_rank is {max_rank}",
                 f"Set {_CONFIG}.max_lora_rank to {adapter.rank} or more, or leave it out.",
             )
 
 
 def adapters_change_layers_that_the_runtime_knows(package: Package) -> None:
-    """Others end the first request that names the adapter."""
-    given = _config(package).get("lora_target_modules")
+    """Other layers fail the first request that names the adapter."""
+    configured_modules = _config(package).get("lora_target_modules")
     for adapter in package.adapters:
-        unknown = [module for module in adapter.modules if module not in MODULES]
-        if unknown or not (adapter.modules or given):
-            what = f"changes {', '.join(unknown)}" if unknown else "does not list what it changes"
+        unsupported = [module for module in adapter.modules if module not in MODULES]
+        if unsupported or not (adapter.modules or configured_modules):
+            problem = (
+                f"changes {', '.join(unsupported)}"
+                if unsupported
+                else "does not list what it changes"
+            )
             refuse(
-                f"the adapter {adapter.name} {what} (target_modules in its adapter_config.json), "
-                f"and the runtime knows {', '.join(MODULES)}",
+                f"the adapter {adapter.name} {problem} (target_modules in its "
+                f"adapter_config.json), and the runtime supports {', '.join(MODULES)}",
                 f"Train it for these layers, or remove it from {_CONFIG}.lora_dir."
-                if unknown
+                if unsupported
                 else f"Set {_CONFIG}.lora_target_modules.",
             )
 
 
 def adapters_fit_lora_target_modules(package: Package) -> None:
-    """The runtime leaves out what an adapter changes beside them, with a warning."""
-    given = _config(package).get("lora_target_modules")
+    """The runtime skips other changes of an adapter with a warning."""
+    configured_modules = _config(package).get("lora_target_modules")
     for adapter in package.adapters:
-        named = [MODULES[module] for module in adapter.modules if module in MODULES]
-        left_out = [name for name in named if given and name not in given]
+        changed = [MODULES[module] for module in adapter.modules if module in MODULES]
+        left_out = [
+            name for name in changed if configured_modules and name not in configured_modules
+        ]
         if left_out:
             refuse(
                 f"the adapter {adapter.name} changes {', '.join(left_out)}, which "
@@ -97,12 +104,13 @@ def adapters_fit_lora_target_modules(package: Package) -> None:
 
 
 def several_adapters_replace_no_modules(package: Package) -> None:
-    """The runtime reads an embedding or a head of an adapter only where it is the only one."""
-    replacing = [adapter for adapter in package.adapters if adapter.saved]
+    """The runtime reads an adapter's embedding or head only if it is the only adapter."""
+    replacing = [adapter for adapter in package.adapters if adapter.replaced_modules]
     if len(package.adapters) > 1 and replacing:
         first = replacing[0]
         refuse(
-            f"the adapter {first.name} replaces {', '.join(first.saved)} (modules_to_save in its "
+            f"the adapter {first.name} replaces {', '.join(first.replaced_modules)} "
+            "(modules_to_save in its "
             "adapter_config.json), which the runtime ignores with several adapters",
             f"Remove it from {_CONFIG}.lora_dir, or serve it as a separate model.",
         )
@@ -121,4 +129,4 @@ RULES: tuple[Callable[[Package], None], ...] = (
 
 
 def _config(package: Package) -> Mapping[str, Any]:
-    return package.given.get("lora_config") or {}
+    return package.arguments.get("lora_config") or {}

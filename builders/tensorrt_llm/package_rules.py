@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PyTorch runtime cannot load or would refuse at load time: refused before packaging.
+"""Refuses before packaging what the PyTorch runtime cannot load. Standard library only.
 
 Sources: TensorRT-LLM (_torch/modules/linear.py, llmapi/llm_args.py), ModelOpt (deployment/
-3_unified_hf.rst). Standard library only.
+3_unified_hf.rst).
 """
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from arguments import reaches, table
+from arguments import is_version_or_later, read_table
 from buildlib.compatibility import precisions, quant_algo
-from llm_arguments import PYTORCH, ignored
-from package_facts import Package, chunked_prefill, kv_cache_config
+from llm_arguments import PYTORCH, ignored_arguments
+from package_facts import Package, kv_cache_config, uses_chunked_prefill
 from package_lora_rules import RULES as LORA_RULES
 from package_speculation_rules import RULES as SPECULATION_RULES
 from rule_check import check_rules, refuse
@@ -35,7 +35,7 @@ def world_is_pytorch(package: Package) -> None:
 
 def runtime_is_the_llm_api_s_own(package: Package) -> None:
     """tensorrt_llm.LLM is the PyTorch runtime since 1.0."""
-    if not reaches(package.version, table()["changes"]["pytorch_runtime"]):
+    if not is_version_or_later(package.version, read_table()["changes"]["pytorch_runtime"]):
         refuse(
             f"TensorRT-LLM {package.version} has no PyTorch runtime",
             "Set engine.target.release to 25.09 (TensorRT-LLM 1.0.0) or later.",
@@ -44,8 +44,8 @@ def runtime_is_the_llm_api_s_own(package: Package) -> None:
 
 def runtime_reads_unified_checkpoints(package: Package) -> None:
     """ModelOpt's unified checkpoints load since TensorRT-LLM 1.2.0."""
-    first = table()["changes"]["unified_checkpoints"]
-    if package.quant_algo is not None and not reaches(package.version, first):
+    first = read_table()["changes"]["unified_checkpoints"]
+    if package.quant_algo is not None and not is_version_or_later(package.version, first):
         refuse(
             f"TensorRT-LLM {package.version} does not load ModelOpt's unified checkpoints",
             "Set engine.target.release to 26.03 (TensorRT-LLM 1.2.0) or later.",
@@ -53,9 +53,13 @@ def runtime_reads_unified_checkpoints(package: Package) -> None:
 
 
 def runtime_executes_the_precision(package: Package) -> None:
-    """SmoothQuant, GPTQ and INT4 by rows have no code there."""
-    known = (one.quant_algo for one in precisions().values() if "pytorch" in one.worlds)
-    if package.quant_algo not in (*known, "MIXED_PRECISION"):
+    """The PyTorch runtime has no code for SmoothQuant, GPTQ and INT4 by rows."""
+    supported = (
+        number_format.quant_algo
+        for number_format in precisions().values()
+        if "pytorch" in number_format.worlds
+    )
+    if package.quant_algo not in (*supported, "MIXED_PRECISION"):
         refuse(
             f"the PyTorch runtime has no code for {package.quant_algo}",
             "Set engine.precision to fp8, or engine.target.world to engine.",
@@ -63,50 +67,51 @@ def runtime_executes_the_precision(package: Package) -> None:
 
 
 def precision_is_that_of_the_checkpoint(package: Package) -> None:
-    """A checkpoint quantised otherwise would be served as what it is."""
+    """The runtime serves a checkpoint in its own quantisation, whatever the request says."""
     request, algorithm = package.request, package.quant_algo
-    wanted = quant_algo(request.precision, algorithm)
-    if algorithm not in (wanted, "MIXED_PRECISION"):
+    expected = quant_algo(request.precision, algorithm)
+    if algorithm not in (expected, "MIXED_PRECISION"):
         refuse(
-            f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
+            f"engine.precision is {request.precision} ({expected or 'not quantised'}), and the "
             f"quantised checkpoint is {algorithm or 'not quantised'}",
             "Quantise again: `tritonctl build --force`.",
         )
 
 
 def kv_cache_fits_the_checkpoint(package: Package) -> None:
-    """FP8 can be forced at load, NVFP4 has to be calibrated, INT8 is for engines."""
-    asked = package.request.kv_cache_dtype
+    """FP8 can be forced at load time, NVFP4 needs calibration, INT8 is for engines."""
+    requested = package.request.kv_cache_dtype
     calibrated = package.kv_cache_quant_algo
-    if asked == "int8":
+    if requested == "int8":
         refuse(
-            "engine.kv_cache_dtype int8 is for compiled engines alone",
+            "engine.kv_cache_dtype int8 is for compiled engines only",
             "Set engine.kv_cache_dtype to fp8.",
         )
-    wanted = asked.upper() if asked and asked != "auto" else None
-    if calibrated not in (wanted, None) or (wanted == "NVFP4" and calibrated is None):
+    expected = requested.upper() if requested and requested != "auto" else None
+    if calibrated not in (expected, None) or (expected == "NVFP4" and calibrated is None):
         refuse(
-            f"engine.kv_cache_dtype is {asked or 'not set'}, and the quantised checkpoint has "
+            f"engine.kv_cache_dtype is {requested or 'not set'}, and the quantised checkpoint has "
             f"kv_cache_quant_algo {calibrated}",
             "Quantise again: `tritonctl build --force`.",
         )
 
 
 def kv_cache_type_is_said_once(package: Package) -> None:
-    """engine.kv_cache_dtype and kv_cache_config.dtype say the same thing."""
-    own = (package.given.get("kv_cache_config") or {}).get("dtype")
-    asked = package.request.kv_cache_dtype or "auto"
-    if own not in (None, "auto", asked):
+    """engine.kv_cache_dtype and kv_cache_config.dtype set the same value."""
+    configured = (package.arguments.get("kv_cache_config") or {}).get("dtype")
+    requested = package.request.kv_cache_dtype or "auto"
+    if configured not in (None, "auto", requested):
         refuse(
-            f"kv_cache_config.dtype is {own}, and engine.kv_cache_dtype {asked}",
-            f"Remove {_PACKAGE}.kv_cache_config.dtype and set engine.kv_cache_dtype to {own}.",
+            f"kv_cache_config.dtype is {configured}, and engine.kv_cache_dtype {requested}",
+            f"Remove {_PACKAGE}.kv_cache_config.dtype and set engine.kv_cache_dtype to "
+            f"{configured}.",
         )
 
 
 def prompt_fits_into_a_step(package: Package) -> None:
-    """The runtime refuses prompts above max_num_tokens unless it may cut them into chunks."""
+    """Without chunked prefill the runtime refuses prompts above max_num_tokens."""
     limits = package.limits
-    if limits.max_input_len > limits.max_num_tokens and not chunked_prefill(package):
+    if limits.max_input_len > limits.max_num_tokens and not uses_chunked_prefill(package):
         refuse(
             f"engine.max_input_len is {limits.max_input_len}, and a step holds "
             f"{limits.max_num_tokens} tokens (max_num_tokens) without chunked prefill",
@@ -119,18 +124,18 @@ def chunks_are_whole_blocks(package: Package) -> None:
     """With chunked prefill max_num_tokens is a multiple of tokens_per_block."""
     block = int(kv_cache_config(package).get("tokens_per_block") or 32)
     tokens = package.limits.max_num_tokens
-    if chunked_prefill(package) and tokens % block:
-        fitting = tokens // block * block
+    if uses_chunked_prefill(package) and tokens % block:
+        multiple = tokens // block * block
         refuse(
             f"engine.max_num_tokens is {tokens}, and chunked prefill needs a multiple of "
             f"tokens_per_block ({block})",
-            f"Set engine.max_num_tokens to {fitting or block} or {fitting + block}.",
+            f"Set engine.max_num_tokens to {multiple or block} or {multiple + block}.",
         )
 
 
 def graphs_are_given_in_one_way(package: Package) -> None:
-    """Batch sizes, or the largest of them: the runtime refuses both unless they agree."""
-    graphs = package.given.get("cuda_graph_config") or {}
+    """The runtime refuses batch_sizes together with max_batch_size unless they agree."""
+    graphs = package.arguments.get("cuda_graph_config") or {}
     sizes, largest = graphs.get("batch_sizes"), graphs.get("max_batch_size")
     if not sizes or not largest:
         return
@@ -141,8 +146,8 @@ def graphs_are_given_in_one_way(package: Package) -> None:
             f"{largest}",
             remedy,
         )
-    agree = reaches(package.version, table()["changes"]["graphs_agree"])
-    if not agree and sorted(sizes) != _chosen_sizes(graphs):
+    may_differ = is_version_or_later(package.version, read_table()["changes"]["graphs_agree"])
+    if not may_differ and sorted(sizes) != _runtime_batch_sizes(graphs):
         refuse(
             "cuda_graph_config has batch_sizes and max_batch_size, which TensorRT-LLM "
             f"{package.version} takes together only where it would choose the same sizes",
@@ -150,7 +155,7 @@ def graphs_are_given_in_one_way(package: Package) -> None:
         )
 
 
-def _chosen_sizes(graphs: dict[str, Any]) -> list[int]:
+def _runtime_batch_sizes(graphs: dict[str, Any]) -> list[int]:
     """Return the sizes that the runtime chooses for a max_batch_size (CudaGraphConfig)."""
     largest = graphs["max_batch_size"]
     padded = [1, 2, 4, *range(8, 129, 8)]
@@ -161,7 +166,7 @@ def _chosen_sizes(graphs: dict[str, Any]) -> list[int]:
 
 def graphs_fit_the_batch(package: Package) -> None:
     """A CUDA graph above max_batch_size costs memory and is never used."""
-    graphs = package.given.get("cuda_graph_config") or {}
+    graphs = package.arguments.get("cuda_graph_config") or {}
     largest = max([*(graphs.get("batch_sizes") or []), graphs.get("max_batch_size") or 0])
     if largest > package.limits.max_batch_size:
         refuse(
@@ -172,16 +177,16 @@ def graphs_fit_the_batch(package: Package) -> None:
 
 
 def experts_fill_the_gpus(package: Package) -> None:
-    """moe tensor * expert * cluster parallelism is the tensor parallelism."""
+    """moe tensor * expert * cluster parallelism equals the tensor parallelism."""
     names = ("moe_tensor_parallel_size", "moe_expert_parallel_size", "moe_cluster_parallel_size")
-    given = {name: package.given[name] for name in names if package.given.get(name)}
-    if len(given) < 2:  # noqa: PLR2004 - one alone leaves the rest to the runtime
+    sizes = {name: package.arguments[name] for name in names if package.arguments.get(name)}
+    if len(sizes) < 2:  # noqa: PLR2004 - with one size the runtime derives the others
         return
     product = 1
-    for size in given.values():
+    for size in sizes.values():
         product *= size
     if product != package.limits.tp_size:
-        factors = " * ".join(f"{name} {size}" for name, size in given.items())
+        factors = " * ".join(f"{name} {size}" for name, size in sizes.items())
         refuse(
             f"{factors} is {product}, and engine.tp_size is {package.limits.tp_size}",
             f"Let their product be engine.tp_size ({package.limits.tp_size}).",
@@ -189,8 +194,8 @@ def experts_fill_the_gpus(package: Package) -> None:
 
 
 def arguments_are_not_ignored(package: Package) -> None:
-    """A field that the runtime takes and does not look at would be dropped silently."""
-    for name, _ in ignored(package.given, PYTORCH, package.version):
+    """The runtime accepts these fields and silently ignores them."""
+    for name, _ in ignored_arguments(package.arguments, PYTORCH, package.version):
         refuse(
             f"{name} is set, and the PyTorch runtime of TensorRT-LLM {package.version} ignores it",
             f"Remove {_PACKAGE}.{name}.",
@@ -217,9 +222,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(package: Package) -> None:
-    """Ask every rule.
+    """Check every rule.
 
     Raises:
-        BuildError: the first that is broken; its id ends the problem.
+        BuildError: the first broken rule. Its id ends the problem.
     """
     check_rules(RULES, package)

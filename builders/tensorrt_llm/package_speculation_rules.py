@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about speculative_config of the PyTorch runtime: its kinds are in arguments.toml."""
+"""Rules about speculative_config of the PyTorch runtime. arguments.toml lists its kinds."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from arguments import Kind, exists, speculation_fields, speculation_kinds, table
-from buildlib.problems import nearest
+from arguments import (
+    SpeculationKind,
+    is_available,
+    read_table,
+    speculation_fields,
+    speculation_kinds,
+)
+from buildlib.problems import did_you_mean
 from package_facts import Package
 from rule_check import refuse
 
@@ -13,8 +19,8 @@ _CONFIG = "engine.options.package.speculative_config"
 
 
 def speculation_names_its_kind(package: Package) -> None:
-    """The runtime chooses the class by it."""
-    config = package.given.get("speculative_config")
+    """The runtime chooses the class by decoding_type."""
+    config = package.arguments.get("speculative_config")
     if config is not None and not isinstance(config.get("decoding_type"), str):
         refuse(
             "speculative_config has no decoding_type",
@@ -23,18 +29,18 @@ def speculation_names_its_kind(package: Package) -> None:
 
 
 def speculation_is_of_the_release(package: Package) -> None:
-    """The runtime refuses kinds that it does not know; some have changed their names."""
+    """The runtime refuses unknown kinds. Some kinds were renamed."""
     name = _config(package).get("decoding_type")
     if name is None or _kind(package) is not None:
         return
-    known = [kind.name for kind in speculation_kinds() if exists(kind, package.version)]
-    other = [kind for kind in speculation_kinds() if kind.name == name]
-    renamed = other[0].now if other and other[0].now in known else None
-    served = ", ".join(kind.name for kind in _served(package))
+    available = [kind.name for kind in speculation_kinds() if is_available(kind, package.version)]
+    same_name = [kind for kind in speculation_kinds() if kind.name == name]
+    renamed = same_name[0].now if same_name and same_name[0].now in available else None
+    servable = ", ".join(kind.name for kind in _servable_kinds(package))
     refuse(
         f"speculative_config.decoding_type is {name!r}, which TensorRT-LLM {package.version} does "
-        f"not know{nearest(name, known) if not other else ''}",
-        f"Set {_CONFIG}.decoding_type to {renamed or f'one of {served}'}.",
+        f"not know{did_you_mean(name, available) if not same_name else ''}",
+        f"Set {_CONFIG}.decoding_type to {renamed or f'one of {servable}'}.",
     )
 
 
@@ -46,32 +52,32 @@ def speculation_is_of_the_pytorch_runtime(package: Package) -> None:
             f"speculative_config.decoding_type {kind.name} is for compiled engines: the PyTorch "
             "runtime refuses it",
             f"Set {_CONFIG}.decoding_type to one of "
-            f"{', '.join(one.name for one in _served(package))}.",
+            f"{', '.join(entry.name for entry in _servable_kinds(package))}.",
         )
 
 
 def speculation_can_be_served(package: Package) -> None:
-    """A drafter written in Python cannot be named in a file, and hidden states are for training."""
+    """A file cannot name a drafter in Python, and hidden states are for training."""
     kind = _kind(package)
     if kind and (kind.code or kind.collects):
-        why = (
+        reason = (
             "needs a Python object"
             if kind.code
-            else "would serve one request at a time, and write its hidden states into files"
+            else "would serve one request at a time and write its hidden states to files"
         )
         refuse(
-            f"speculative_config.decoding_type {kind.name} {why}",
+            f"speculative_config.decoding_type {kind.name} {reason}",
             f"Set {_CONFIG}.decoding_type to one of "
-            f"{', '.join(one.name for one in _served(package))}.",
+            f"{', '.join(entry.name for entry in _servable_kinds(package))}.",
         )
 
 
 def speculation_has_what_it_needs(package: Package) -> None:
-    """The runtime refuses a kind without its lengths, or without the model that drafts."""
+    """The runtime refuses a kind without its lengths or its draft model."""
     kind, config = _kind(package), _config(package)
     if kind is None:
         return
-    missing = [name for name in kind.needs if not _given(config, name)]
+    missing = [name for name in kind.needs if not _has_value(config, name)]
     if missing:
         refuse(
             f"speculative_config.decoding_type {kind.name} needs {' and '.join(missing)}",
@@ -85,13 +91,13 @@ def speculation_has_known_fields(package: Package) -> None:
     kind, config = _kind(package), _config(package)
     if kind is None:
         return
-    known = speculation_fields(kind, package.version)
+    fields = speculation_fields(kind, package.version)
     for name in config:
-        if name not in ("decoding_type", *known):
+        if name not in ("decoding_type", *fields):
             refuse(
                 f"speculative_config.{name} is not a field of {kind.name} in TensorRT-LLM "
-                f"{package.version}{nearest(name, known)}",
-                f"Use some of: {', '.join(known)}.",
+                f"{package.version}{did_you_mean(name, fields)}",
+                f"Use some of: {', '.join(fields)}.",
             )
 
 
@@ -124,30 +130,30 @@ RULES: tuple[Callable[[Package], None], ...] = (
 
 
 def _config(package: Package) -> Mapping[str, Any]:
-    return package.given.get("speculative_config") or {}
+    return package.arguments.get("speculative_config") or {}
 
 
-def _kind(package: Package) -> Kind | None:
+def _kind(package: Package) -> SpeculationKind | None:
     name = _config(package).get("decoding_type")
     kinds = (kind for kind in speculation_kinds() if kind.name == name)
-    return next((kind for kind in kinds if exists(kind, package.version)), None)
+    return next((kind for kind in kinds if is_available(kind, package.version)), None)
 
 
-def _served(package: Package) -> list[Kind]:
+def _servable_kinds(package: Package) -> list[SpeculationKind]:
     return [
         kind
         for kind in speculation_kinds()
-        if exists(kind, package.version)
+        if is_available(kind, package.version)
         and kind.runtime == "pytorch"
         and not (kind.code or kind.collects)
     ]
 
 
-def _given(config: Mapping[str, Any], name: str) -> bool:
-    others = table()["speculation"]["same"].items()
-    names = (name, *(other for other, same in others if same == name))
-    return any(_is_something(config.get(one)) for one in names)
+def _has_value(config: Mapping[str, Any], name: str) -> bool:
+    aliases = read_table()["speculation"]["same"].items()
+    names = (name, *(alias for alias, canonical in aliases if canonical == name))
+    return any(_is_non_empty(config.get(key)) for key in names)
 
 
-def _is_something(value: Any) -> bool:
+def _is_non_empty(value: Any) -> bool:
     return value is not None and value != "" and not (isinstance(value, int) and value <= 0)

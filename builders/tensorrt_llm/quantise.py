@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantise a checkpoint for TensorRT-LLM: `python quantise.py --request R.json --result S.json`.
 
-The working directory is a fresh staging folder, and nothing is written outside it but the result.
-The contract (request, result, progress lines, exit codes) is in builders/README.md. The model is
-evaluated before it is exported, because exporting packs the weights in place.
+The working directory is a fresh staging folder. Only the result is written outside it.
+builders/README.md has the contract (request, result, progress lines, exit codes). The model is
+evaluated before the export, which packs the weights in place.
 """
 
 import dataclasses
@@ -15,24 +15,25 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 from buildlib import artefact
-from buildlib.checkpoint import Checkpoint, Supported, inspect_checkpoint
-from buildlib.compare import require
+from buildlib.checkpoint import DecoderCheckpoint, SupportedModels, inspect_checkpoint
+from buildlib.compare import require_min_exact_match
 from buildlib.limits import ResolvedLimits, resolve_limits
 from buildlib.problems import BuildError
-from buildlib.program import Stages, run_program, say
-from buildlib.prompts import Prompt, load_tokenizer, read_prompts
-from buildlib.request import Request, read_request
-from buildlib.versions import cpu_name, versions
+from buildlib.program import Stages, print_line, run_program
+from buildlib.prompts import EvaluationPrompt, load_tokenizer, read_prompts
+from buildlib.request import read_request
+from buildlib.request_types import BuilderRequest
+from buildlib.versions import cpu_name, installed_versions
 from calibration import read_samples
-from choices import BUILDER, Choices, read_choices
+from choices import BUILDER, QuantiseChoices, read_choices
 from folders import CHECKPOINT, FOLDERS
 from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 from recipes import ARCHITECTURES, RECIPES, ROPE_TYPES
 
-_SUPPORTED = Supported(BUILDER, tuple(ARCHITECTURES), ROPE_TYPES)
+_SUPPORTED = SupportedModels(BUILDER, tuple(ARCHITECTURES), ROPE_TYPES)
 _PACKAGES = ("nvidia-modelopt", "safetensors", "tokenizers", "torch", "transformers")
-# Older ones write their configurations another way, and read other places of a model.
-_MODELOPT = (0, 47)
+# Older versions have another configuration format and read other parts of a model.
+_MIN_MODELOPT = (0, 47)
 
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
@@ -42,38 +43,40 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         The build result.
 
     Raises:
-        BuildError: the build cannot be done; anything else raised is a bug or the machine's.
+        BuildError: the build is not possible. Other exceptions are bugs or machine failures.
     """
-    request, checkpoint, choices, limits = checked(file)
+    request, checkpoint, choices, limits = check_request(file)
     _require_modelopt()
-    packages = versions(_PACKAGES)
+    packages = installed_versions(_PACKAGES)
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
     samples = _samples(request, choices, tokenizer)
     with stages.stage("load"):
-        # Seconds that a checkpoint with a problem must not cost.
+        # Imported here, because a checkpoint with a problem must not cost seconds.
         import quantisation
 
         quantisation.require_device(request)
-        artefact.prepare(FOLDERS)
+        artefact.create_folders(FOLDERS)
         model = quantisation.load_original(request, choices)
     with stages.stage("calibrate"):
         model = quantisation.quantise(model, choices, samples)
     evaluation = None
     if prompts:
-        with stages.stage("evaluate"), quantisation.as_built(model, choices) as built:
+        with stages.stage("evaluate"), quantisation.with_built_weights(model, choices) as built:
             evaluation = _evaluate(request, built, checkpoint, prompts, tokenizer)
-    _write(request, choices, checkpoint, model, stages)
+    _export(request, choices, checkpoint, model, stages)
     return {
-        **_described(checkpoint, limits, choices, len(samples)),
+        **_result_objects(checkpoint, limits, choices, len(samples)),
         "versions": packages,
         "evaluation": evaluation,
         "durations_seconds": stages.durations,
     }
 
 
-def checked(file: Path) -> tuple[Request, Checkpoint, Choices, ResolvedLimits]:
-    """Return what the request means, read by the standard library alone. Raises BuildError."""
+def check_request(
+    file: Path,
+) -> tuple[BuilderRequest, DecoderCheckpoint, QuantiseChoices, ResolvedLimits]:
+    """Read and check a request with the standard library only. Raises BuildError."""
     request = read_request(file)
     checkpoint = inspect_checkpoint(
         request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
@@ -87,81 +90,88 @@ def checked(file: Path) -> tuple[Request, Checkpoint, Choices, ResolvedLimits]:
 
 def _require_modelopt() -> None:
     version = importlib.metadata.version("nvidia-modelopt")
-    if tuple(int(part) for part in version.split(".")[:2]) < _MODELOPT:
-        least = ".".join(map(str, _MODELOPT))
+    if tuple(int(part) for part in version.split(".")[:2]) < _MIN_MODELOPT:
+        min_version = ".".join(map(str, _MIN_MODELOPT))
         raise BuildError(
-            f"the environment has nvidia-modelopt {version}, and this stage needs {least} or newer",
-            remedy="Use the runner venv, which makes an environment with the right one.",
+            f"the environment has nvidia-modelopt {version}, and this stage needs {min_version} "
+            "or newer",
+            remedy="Use the runner venv, which makes an environment with the right version.",
         )
 
 
-def _samples(request: Request, choices: Choices, tokenizer: Any) -> list[list[int]]:
+def _samples(request: BuilderRequest, choices: QuantiseChoices, tokenizer: Any) -> list[list[int]]:
     if choices.calibration is None:
         return []
-    asked = request.calibration.samples if request.calibration else choices.calibration.samples
-    if asked > choices.calibration.samples:
-        say(
-            f"AWQ calibrates on {choices.calibration.samples} of the {asked} samples asked for: "
-            "it searches a scale for every layer on each, and gains nothing from more"
+    requested_samples = (
+        request.calibration.samples if request.calibration else choices.calibration.samples
+    )
+    if requested_samples > choices.calibration.samples:
+        print_line(
+            f"AWQ calibrates on {choices.calibration.samples} of the {requested_samples} requested "
+            "samples: it searches a scale for every layer on each, and gains nothing from more"
         )
     return read_samples(choices.calibration, tokenizer)
 
 
 def _evaluate(
-    request: Request,
+    request: BuilderRequest,
     model: Any,
-    checkpoint: Checkpoint,
-    prompts: list[Prompt],
+    checkpoint: DecoderCheckpoint,
+    prompts: list[EvaluationPrompt],
     tokenizer: Any,
 ) -> dict[str, Any]:
     from buildlib.reference import load_model
     from evaluation import evaluate
 
     reference = load_model(request).to(model.device)
-    outcome = evaluate(reference, model, checkpoint, prompts, tokenizer)
-    say(
-        f"{outcome.prompts - outcome.diverged} of {outcome.prompts} answers are equal; "
-        f"mean KL divergence {outcome.mean_kl_divergence:.3g} nats per token, perplexity "
-        f"{outcome.perplexity:.4f} (the checkpoint's own: {outcome.reference_perplexity:.4f})"
+    evaluation = evaluate(reference, model, checkpoint, prompts, tokenizer)
+    print_line(
+        f"{evaluation.prompts - evaluation.diverged} of {evaluation.prompts} answers are equal; "
+        f"mean KL divergence {evaluation.mean_kl_divergence:.3g} nats per token, perplexity "
+        f"{evaluation.perplexity:.4f} (the checkpoint's own: {evaluation.reference_perplexity:.4f})"
     )
     higher = RECIPES[request.precision].higher
-    require(
-        outcome,
+    require_min_exact_match(
+        evaluation,
         request,
         remedy=f"Set engine.precision to {higher}, give engine.calibration.data more like what "
-        "the model is asked, or accept less with a lower min_exact_match.",
+        "users ask, or accept less with a lower min_exact_match.",
     )
-    return dataclasses.asdict(outcome)
+    return dataclasses.asdict(evaluation)
 
 
-def _write(
-    request: Request, choices: Choices, checkpoint: Checkpoint, model: Any, stages: Stages
+def _export(
+    request: BuilderRequest,
+    choices: QuantiseChoices,
+    checkpoint: DecoderCheckpoint,
+    model: Any,
+    stages: Stages,
 ) -> None:
     from checks import verify_export
     from export import export
 
     with stages.stage("export"):
         export(model, checkpoint, choices)
-        artefact.let_others_read(CHECKPOINT)
+        artefact.grant_read_access(CHECKPOINT)
         artefact.copy_tokenizer(checkpoint.folder)
     with stages.stage("verify"):
         tensors, worst = verify_export(CHECKPOINT, checkpoint.folder, request.precision, choices)
-        share = f"; the largest rounding error is {worst:.0%} of what the format allows"
-        say(f"{tensors} tensors are what they must be{share if worst else ''}")
+        share = f"; the largest rounding error is {worst:.0%} of the format's tolerance"
+        print_line(f"{tensors} tensors are what they must be{share if worst else ''}")
 
 
-def _described(
-    checkpoint: Checkpoint, limits: ResolvedLimits, choices: Choices, samples: int
+def _result_objects(
+    checkpoint: DecoderCheckpoint, limits: ResolvedLimits, choices: QuantiseChoices, samples: int
 ) -> dict[str, Any]:
     from quantisation import hardware
 
     algorithm = choices.recipe.quant_algo
     return {
-        "files": artefact.files(FOLDERS),
-        # No engine yet: what it takes and gives is known once it is compiled or packaged.
+        "files": artefact.list_files(FOLDERS),
+        # Known once the engine is compiled or packaged.
         "tensors": {"inputs": [], "outputs": []},
         "limits": dataclasses.asdict(limits),
-        "model": checkpoint.described(),
+        "model": checkpoint.to_result(),
         "runtime": {
             "world": choices.world,
             "dtype": choices.dtype,
@@ -179,6 +189,6 @@ if __name__ == "__main__":
             build,
             description="Quantise a checkpoint for TensorRT-LLM.",
             stages=("load", "calibrate", "evaluate", "export", "verify"),
-            check=checked,
+            check=check_request,
         )
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules: functions that refuse, each named for what it asks.
+"""Checks rules: functions that raise BuildError, each named after the condition it requires.
 
-A rule's name with dashes is its id, which ends every refusal. Standard library only.
+A rule's id is its name with dashes. It ends the problem. Standard library only.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ Subject = TypeVar("Subject")
 
 
 def check_rules(rules: Iterable[Callable[[Subject], None]], subject: Subject) -> None:
-    """Ask every rule in turn. Raises BuildError for the first that refuses."""
+    """Check every rule in turn. Raises the BuildError of the first broken rule."""
     for rule in rules:
         try:
             rule(subject)
@@ -23,10 +23,10 @@ def check_rules(rules: Iterable[Callable[[Subject], None]], subject: Subject) ->
 
 
 def refuse(problem: str, remedy: str) -> None:
-    """Raise BuildError."""
+    """Raise a BuildError."""
     raise BuildError(problem, remedy=remedy)
 
 
 def rule_id(rule: Callable[[Any], None]) -> str:
-    """Return a rule's id."""
+    """Return the id of a rule."""
     return rule.__name__.replace("_", "-")

@@ -20,10 +20,10 @@ from tritonctl.errors import TritonctlError
 from tritonctl.project.file import load_project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.server.lifecycle import running_server
-from tritonctl.server.top.layout import layout_of
-from tritonctl.server.top.watching import Endpoint, Sight, Watcher
-from tritonctl.server.usage import ServerUsage
+from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.supervision.process_usage import ServerUsage
+from tritonctl.top.layout import layout_of
+from tritonctl.top.watching import MetricsEndpoint, MetricsSnapshot, MetricsWatcher
 
 PICTURE = Path(__file__).with_name("top.svg")
 STREAMS, SECONDS, COLUMNS = 16, 12, 130
@@ -35,7 +35,7 @@ def main(model: str, project_folder: Path) -> None:
     """Load, watch, draw."""
     project = load_project(project_folder / "tritonctl.yaml")
     state = running_server(project)
-    endpoint = Endpoint(
+    endpoint = MetricsEndpoint(
         state.metrics_url, layout_of(project.repository), ServerUsage(state.shm_prefix)
     )
     ending = threading.Event()
@@ -44,9 +44,9 @@ def main(model: str, project_folder: Path) -> None:
     ]
     for client in clients:
         client.start()
-    watcher = Watcher(lambda: endpoint, interval=0.5, window=10)
+    watcher = MetricsWatcher(lambda: endpoint, interval=0.5, window=10)
     for _ in range(SECONDS * 2):
-        sight = watcher.look()
+        sight = watcher.poll()
         ending.wait(0.5)
     ending.set()
     for client in clients:
@@ -66,7 +66,7 @@ def ask(url: str, model: str, ending: threading.Event) -> None:
                 ending.wait(0.01)  # the refused ones are part of the picture
 
 
-def draw(sight: Sight) -> None:
+def draw(sight: MetricsSnapshot) -> None:
     """As SVG; the text in it can be searched."""
     console = Console(file=StringIO(), record=True, width=COLUMNS, force_terminal=True)
     view = TopView()

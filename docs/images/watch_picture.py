@@ -16,10 +16,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tritonctl.cli.console.rollout_view import COLUMNS, lines
+from tritonctl.cli.console.rollout_view import COLUMNS, rollout_lines
 from tritonctl.project.file import load_project
 from tritonctl.rollout.journal import replay
-from tritonctl.rollout.standing import Rollout, rollout
+from tritonctl.rollout.status import RolloutStatus, rollout_status
 
 PICTURE = Path(__file__).with_name("watch.svg")
 FASTER = 4  # than it was
@@ -40,12 +40,12 @@ class Shown:
 
 def main(project: Path, number: int | None) -> None:
     """Look again at each moment of the journal, and draw."""
-    found = rollout(load_project(project), number)
+    found = rollout_status(load_project(project), number)
     screens = list(looks(found))
     PICTURE.write_text(drawn(list(kept(screens)), found), encoding="utf-8")
 
 
-def looks(found: Rollout) -> Iterator[tuple[float, Sequence[Text]]]:
+def looks(found: RolloutStatus) -> Iterator[tuple[float, Sequence[Text]]]:
     """Seconds since it began, and the screen then."""
     began, at = found.entries[0].at, found.entries[0].at
     ends = found.entries[-1].at
@@ -58,7 +58,7 @@ def looks(found: Rollout) -> Iterator[tuple[float, Sequence[Text]]]:
         then = replace(found, entries=entries, state=state)
         if not state.closed:
             then = replace(then, controller=controller)
-        yield at - began, list(lines(then))
+        yield at - began, list(rollout_lines(then))
         at += LOOK_SECONDS
 
 
@@ -76,7 +76,7 @@ def kept(screens: Sequence[tuple[float, Sequence[Text]]]) -> Iterator[Shown]:
             yield Shown(row, last, since / FASTER, None)
 
 
-def drawn(shown: Sequence[Shown], found: Rollout) -> str:
+def drawn(shown: Sequence[Shown], found: RolloutStatus) -> str:
     """The picture. Without animation, its last screen."""
     width = COLUMNS * WIDTH + 2 * MARGIN
     height = (max(one.row for one in shown) + 1) * LINE + TITLE + MARGIN
@@ -88,7 +88,7 @@ def drawn(shown: Sequence[Shown], found: Rollout) -> str:
     texts = "\n".join(map(_text, shown))
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img"
-  aria-label="tritonctl rollout watch: {escape(found.said, quote=True)}">
+  aria-label="tritonctl rollout watch: {escape(found.reason, quote=True)}">
 <style>
 text {{ font: 14px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #d6deeb;
   white-space: pre; }}

@@ -5,26 +5,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadlib.refusal import Refusal
+from loadlib.refusal import RunRefusedError
 
 HEADER = "x-api-key"
 
 
 def key_headers(file: Path | None) -> dict[str, str]:
-    """The header of every request, read now; empty without a file. Refusal for a bad one."""
+    """Read the key and return its header; empty without a file. Raises RunRefusedError."""
     if file is None:
         return {}
     try:
         key = file.read_text(encoding="utf-8").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise Refusal(
-            f"endpoint.api_key_file: {file} cannot be read: {why}",
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise RunRefusedError(
+            f"endpoint.api_key_file: {file} cannot be read: {reason}",
             remedy="check the path and its permissions",
         ) from error
     if not (key.isascii() and key.isprintable() and key):
-        raise Refusal(
+        raise RunRefusedError(
             f"endpoint.api_key_file: the first line of {file} is not an API key",
-            remedy="write the key there, in ASCII",
+            remedy="write an ASCII key into the first line",
         )
     return {HEADER: key}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microseconds since the start of the run, the same for all workers; and a timer that keeps it."""
+"""Microseconds since the run's start, equal for all workers, and a timer on that clock."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SOON_SECONDS = 0.2
 
 
 class Clock:
-    """Counts from `started_at` (seconds since the epoch), or from a moment from now.
+    """Counts from `started_at` (seconds since the epoch), or from 0.2 s from now.
 
-    The time of day is read once: later corrections of the machine's clock move nothing.
+    Reads the time of day once, so later clock corrections have no effect.
     """
 
     def __init__(self, started_at: float | None = None) -> None:
@@ -25,11 +25,11 @@ class Clock:
         self._zero_ns = time.monotonic_ns() + int((self.started_at - now) * US) * _NS_PER_US
 
     def now_us(self) -> int:
-        """Microseconds since the start; below 0 before it."""
+        """Return microseconds since the start, negative before it."""
         return (time.monotonic_ns() - self._zero_ns) // _NS_PER_US
 
     def monotonic_ns(self, at_us: int) -> int:
-        """The same moment on CLOCK_MONOTONIC."""
+        """Convert to nanoseconds of CLOCK_MONOTONIC."""
         return self._zero_ns + at_us * _NS_PER_US
 
 
@@ -42,9 +42,9 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Timer:
-    """A file descriptor that becomes readable at a moment.
+    """A file descriptor that becomes readable at a set time.
 
-    Event loops round their own timers to milliseconds; Linux's timerfd is good to some 50 µs.
+    Event loops round their timers to milliseconds; Linux's timerfd is accurate to about 50 µs.
     """
 
     _ABSOLUTE = 1
@@ -57,17 +57,17 @@ class Timer:
             raise OSError(code, os.strerror(code))
 
     def set(self, monotonic_ns: int) -> None:
-        """Make it readable then; at once if that has passed."""
-        # 0 would switch it off.
+        """Make the descriptor readable at that time, at once if it has passed."""
+        # 0 would disable the timer.
         seconds, nanoseconds = divmod(max(1, monotonic_ns), 1_000_000_000)
         spec = _TimerSpec(_TimeSpec(0, 0), _TimeSpec(seconds, nanoseconds))
         self._libc.timerfd_settime(self.fd, self._ABSOLUTE, ctypes.byref(spec), None)
 
     def clear(self) -> None:
-        """Read it, so that it is not readable any more."""
+        """Read the descriptor so that it is no longer readable."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 8)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.fd)

@@ -4,7 +4,7 @@
     64 · {uniform: [lo, hi]} · {normal: {mean, std}} · {lognormal: {median, sigma}} ·
     {exponential: {mean}} · {choice: {values, weights}} · {file: numbers.txt}
 
-A draw takes what it needs from the given random.Random and nothing else: seeded, it repeats.
+A draw uses only the random.Random it is given, so a seed reproduces it.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadlib.schema import is_number, refused
+from loadlib.schema import field_error, is_number
 from loadlib.trace import read_lines
 
 Draw = Callable[[Random], float]
 
 
 @dataclass(frozen=True)
-class Distribution:
-    """Draws numbers; never below 0."""
+class PlanDistribution:
+    """Draws numbers of 0 or more."""
 
     draw_any: Draw
     draw_integer: Draw | None = None
 
     def draw(self, random: Random) -> float:
-        """A number of 0 or more."""
+        """Draw a number of 0 or more."""
         return max(0.0, self.draw_any(random))
 
-    def draw_whole(self, random: Random, least: int = 1) -> int:
-        """A whole number of `least` or more."""
-        return max(least, round((self.draw_integer or self.draw_any)(random)))
+    def draw_whole(self, random: Random, min_value: int = 1) -> int:
+        """Draw a whole number of `min_value` or more."""
+        return max(min_value, round((self.draw_integer or self.draw_any)(random)))
 
 
-def parse(content: Any, where: str) -> Distribution:
-    """The distribution of a field that passed the schema; Refusal for a bad range or file."""
+def parse_distribution(content: Any, location: str) -> PlanDistribution:
+    """Parse a schema-valid distribution. Raises RunRefusedError for a bad range or file."""
     if is_number(content):
-        return Distribution(lambda _: content)
-    kind, arguments = next((kind, one) for kind, one in content.items() if one is not None)
-    draw = _KINDS[kind](arguments, f"{where}.{kind}")
-    return Distribution(draw, _integers(*arguments) if kind == "uniform" else None)
+        return PlanDistribution(lambda _: content)
+    kind, arguments = next((kind, value) for kind, value in content.items() if value is not None)
+    draw = _KINDS[kind](arguments, f"{location}.{kind}")
+    return PlanDistribution(draw, _integers(*arguments) if kind == "uniform" else None)
 
 
 def _integers(low: float, high: float) -> Draw | None:
-    """Whole numbers of a range: both ends as likely as the rest, which rounding would not give."""
+    """Draw whole numbers of a range uniformly; rounding would halve the weight of both ends."""
     first, last = math.ceil(low), math.floor(high)
     return (lambda random: random.randint(first, last)) if first <= last else None
 
 
-def _uniform(arguments: list[float], where: str) -> Draw:
+def _uniform(arguments: list[float], location: str) -> Draw:
     low, high = arguments
     if low > high:
-        raise refused(where, f"{low:g} is above {high:g}", "give [lowest, highest]")
+        raise field_error(location, f"{low:g} is above {high:g}", "give [lowest, highest]")
     return lambda random: random.uniform(low, high)
 
 
@@ -74,35 +74,36 @@ def _exponential(arguments: dict[str, float], _: str) -> Draw:
     return lambda random: random.expovariate(1 / arguments["mean"])
 
 
-def _choice(arguments: dict[str, list[float]], where: str) -> Draw:
+def _choice(arguments: dict[str, list[float]], location: str) -> Draw:
     values, weights = arguments["values"], arguments["weights"]
     if weights is None:
         return lambda random: random.choice(values)
     if len(weights) != len(values) or not sum(weights):
-        raise refused(
-            f"{where}.weights",
+        raise field_error(
+            f"{location}.weights",
             f"{len(weights)} weights for {len(values)} values, sum {sum(weights):g}",
             "give one weight for each value, and one above 0",
         )
     return lambda random: random.choices(values, weights)[0]
 
 
-def _file(arguments: str, where: str) -> Draw:
-    path = Path(arguments)
-    lines = read_lines(path, where)
+def _file(path: Path, location: str) -> Draw:
+    lines = read_lines(path, location)
     values = [_number(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
     if not values:
-        raise refused(where, f"{path}:1: no numbers", "write a number on each line")
+        raise field_error(location, f"{path}:1: no numbers", "write a number on each line")
     return lambda random: random.choice(values)
 
 
-def _number(line: str, where: str) -> float:
+def _number(line: str, location: str) -> float:
     try:
         value = json.loads(line)
     except ValueError:
         value = None
     if not is_number(value) or value < 0:
-        raise refused(where, f"{line.strip()!r} is not a number of 0 or more", "one per line")
+        raise field_error(
+            location, f"{line.strip()!r} is not a number of 0 or more", "one per line"
+        )
     return float(value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of failures: gRPC's status names, "connection" when the transport broke, "timeout"."""
+"""Kinds of failures: gRPC status names, "connection" for a broken transport, "timeout"."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 CONNECTION, TIMEOUT = "connection", "timeout"
 _LATE = "DEADLINE_EXCEEDED"
-# gRPC's own protection of a server; it sends no other reason than its status.
-_BACKLOG = ": dropped by the server's gRPC, as it does when some 1,000 requests wait to be taken up"
+# gRPC's overload protection sends its status without a reason.
+_BACKLOG = ": dropped by the server's gRPC, as it does when some 1,000 requests wait to be accepted"
 
-# Triton (2.51) sends text without a status on streams: words in it, and the status they mean.
+# Triton (2.51) sends text without a status on streams: phrases, and the status they mean.
 _WORDS = (
     ("Exceeds maximum queue size", "UNAVAILABLE"),
     ("engine's queue is full", "UNAVAILABLE"),
@@ -22,7 +22,7 @@ _WORDS = (
     ("Failed to process the request", "INTERNAL"),  # an exception in a Python model
     ("cancelled", "CANCELLED"),
 )
-# Words of gRPC and sockets for a failed connection, not a failed request.
+# Phrases of gRPC and sockets for a failed connection, not a failed request.
 _TRANSPORT = (
     "failed to connect",
     "Connection refused",
@@ -44,7 +44,7 @@ _TRANSPORT = (
 
 
 class Failure(NamedTuple):
-    """Why a request failed."""
+    """The reason why a request failed."""
 
     kind: str
     message: str
@@ -59,17 +59,17 @@ class WireError(Exception):
 
 
 class BrokenError(WireError):
-    """The connection broke, or nobody was there: another attempt may go on."""
+    """The connection broke or failed: a retry may resume."""
 
 
 def triton_failure(message: str) -> Failure:
-    """Of an error message in a stream; INVALID_ARGUMENT without a known word."""
+    """Classify an error message in a stream; INVALID_ARGUMENT without a known phrase."""
     kind = next((kind for words, kind in _WORDS if words in message), "INVALID_ARGUMENT")
     return Failure(kind, message)
 
 
 def grpc_failure(status: str, message: str) -> Failure:
-    """Of a gRPC status, by name; UNAVAILABLE may be a broken connection or a busy server."""
+    """Classify a gRPC status name; UNAVAILABLE may be a broken connection or a busy server."""
     transport = any(words in message for words in _TRANSPORT)
     if transport and status in {"UNAVAILABLE", "UNKNOWN", "INTERNAL", "CANCELLED"}:
         return Failure(CONNECTION, message)
@@ -77,14 +77,14 @@ def grpc_failure(status: str, message: str) -> Failure:
 
 
 def rpc_error(error: Any) -> WireError:
-    """Of a grpc.RpcError."""
+    """Convert a grpc.RpcError to a WireError, or a BrokenError if a retry may resume."""
     failure = rpc_failure(error)
     broke = failure.kind in {CONNECTION, "UNAVAILABLE"}
     return BrokenError(failure) if broke else WireError(failure)
 
 
 def rpc_failure(error: Any) -> Failure:
-    """Of a grpc.RpcError."""
+    """Classify a grpc.RpcError."""
     status, message = error.code().name, error.details() or ""
     if status == message == "CANCELLED":
         message += _BACKLOG

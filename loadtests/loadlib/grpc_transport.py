@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton over grpc.aio: bytes in, bytes out, no generated stubs in between."""
+"""Triton over grpc.aio: bytes in, bytes out, without generated stubs."""
 
 from __future__ import annotations
 
@@ -14,41 +14,46 @@ from tritonclient.grpc import service_pb2
 from loadlib import grpc_wire
 from loadlib.api_key import key_headers
 from loadlib.failures import BrokenError, Failure, WireError, rpc_error
-from loadlib.listener import Listener
-from loadlib.plan import Plan, RequestClass
+from loadlib.listener import ResponseListener
+from loadlib.plan_types import GeneratorPlan, PlanRequestClass
 from loadlib.prompts import Message
-from loadlib.signature import Signature, check_inputs, unknown_model, unusable
-from loadlib.tls import channel
+from loadlib.signature import Signature, check_inputs, grpc_refusal, unknown_model_refusal
+from loadlib.tls import create_channel
 from loadlib.workload import Turn
 
 _PROBE_SECONDS = 5.0
 _END_SECONDS = 1.0
-# Before a broken answer goes on; doubled while nothing comes.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# Seconds before a broken stream resumes; doubled while no tokens arrive.
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 1.0
 _UNFINISHED = Failure("INTERNAL", "the stream ended before its final response")
 
 
 class GrpcTransport:
-    """The requests of a plan over one connection: two or four carried no more."""
+    """Sends a plan's requests over one connection; two or four were not faster."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: GeneratorPlan) -> None:
         self._plan = plan
-        self._metadata = tuple(key_headers(plan.api_key_file).items()) or None
-        self._channel = channel(plan.url, plan.tls, grpc_wire.CHANNEL_OPTIONS)
+        self._metadata = tuple(key_headers(plan.endpoint.api_key_file).items()) or None
+        self._channel = create_channel(
+            plan.endpoint.url, plan.endpoint.tls, grpc_wire.CHANNEL_OPTIONS
+        )
         path = grpc_wire.STREAM if plan.kind == "text" else grpc_wire.INFER
-        # One request a stream: on the wire this is the bidirectional call, half closed at once.
+        # One request per stream: on the wire the bidirectional call, half-closed at once.
         text = plan.kind == "text"
         self._call = self._channel.unary_stream(path) if text else self._channel.unary_unary(path)
-        self._bodies: grpc_wire.Bodies | None = None
+        self._bodies: grpc_wire.GrpcBodies | None = None
 
     async def prepare(self, tensors: Collection[str] = ()) -> None:
-        """Refusal (exit 3) when the endpoint does not answer or the model is not ready."""
+        """Check the endpoint and read the model's signature.
+
+        Raises RunRefusedError (exit 3) when the endpoint does not answer or the model is not ready.
+        """
         try:
             signature = await self._signature()
         except grpc.RpcError as error:
-            raise unusable(self._plan, error) from error
+            raise grpc_refusal(self._plan, error) from error
         check_inputs(self._plan, signature, tensors)
-        self._bodies = grpc_wire.Bodies(self._plan, signature)
+        self._bodies = grpc_wire.GrpcBodies(self._plan, signature)
 
     async def _signature(self) -> Signature:
         model = self._plan.model
@@ -65,65 +70,70 @@ class GrpcTransport:
         request = service_pb2.ModelReadyRequest(name=model)
         call = {"timeout": _PROBE_SECONDS, "metadata": self._metadata}
         if not (await ready(request, **call)).ready:
-            raise unknown_model(self._plan, "it is not ready")
+            raise unknown_model_refusal(self._plan, "it is not ready")
         return Signature.of(await metadata(service_pb2.ModelMetadataRequest(name=model), **call))
 
     def body(
-        self, request_class: RequestClass, turn: Turn, messages: list[Message] | None
+        self, request_class: PlanRequestClass, turn: Turn, messages: list[Message] | None
     ) -> bytes:
-        """A request as it goes out."""
+        """Return the serialised request."""
         assert self._bodies is not None, "prepare() was not called"  # noqa: S101
         return self._bodies.body(request_class, turn, messages)
 
-    async def exchange(self, body: bytes, listener: Listener) -> str:
-        """Send it, report each response; the text, if kept. WireError when it fails."""
+    async def exchange(self, body: bytes, listener: ResponseListener) -> str:
+        """Send a request, report each response and return the text, if kept. Raises WireError."""
         if self._plan.kind == "text":
             return await self._text(body, listener)
         try:
             answer = await self._start(body, listener, self._plan.timeout_seconds)
         except grpc.RpcError as error:
             raise rpc_error(error) from error
-        listener.served_by(grpc_wire.version(answer))
-        listener.responded(0, None, final=True)
+        listener.set_version(grpc_wire.response_version(answer))
+        listener.on_response(0, None, final=True)
         return ""
 
-    def _start(self, body: bytes, listener: Listener, seconds: float) -> Any:
+    def _start(self, body: bytes, listener: ResponseListener, seconds: float) -> Any:
         metadata = self._metadata
         if listener.user is not None and self._plan.users is not None:
             metadata = (*(metadata or ()), (self._plan.users.header, listener.user))
         return self._call(body, timeout=seconds, metadata=metadata)
 
-    async def _text(self, body: bytes, listener: Listener) -> str:
-        """The stream, and the rest of it as often as it breaks and may go on."""
+    async def _text(self, body: bytes, listener: ResponseListener) -> str:
+        """Read a stream, resuming it up to `resumes` times when it breaks."""
         reader = grpc_wire.StreamReader(listener.keeps_text, self._plan.resumes > 0)
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._plan.timeout_seconds
+        deadline = loop.time() + self._plan.timeout_seconds
         fruitless = 0
-        for left in range(self._plan.resumes, -1, -1):
-            before = reader.output_tokens
+        for remaining_resumes in range(self._plan.resumes, -1, -1):
+            previous_tokens = reader.output_tokens
             try:
-                call = self._start(body + reader.rest(), listener, max(0.0, end - loop.time()))
-                return await self._stream(call, listener, reader)
+                call = self._start(
+                    body + reader.resume_part(), listener, max(0.0, deadline - loop.time())
+                )
+                return await self._read_stream_text(call, listener, reader)
             except BrokenError:
                 if reader.complete:  # only the empty final response is missing
-                    listener.responded(0, reader.input_tokens, final=True)
+                    listener.on_response(0, reader.input_tokens, final=True)
                     return reader.text
-                if not left:
+                if not remaining_resumes:
                     raise
-                listener.resumed()
-                fruitless = 0 if reader.output_tokens > before else fruitless + 1
-                await asyncio.sleep(min(_FIRST_PAUSE * 2.0**fruitless, _LONGEST_PAUSE))
+                listener.count_resume()
+                fruitless = 0 if reader.output_tokens > previous_tokens else fruitless + 1
+                await asyncio.sleep(min(_FIRST_PAUSE * 2.0**fruitless, _MAX_PAUSE))
         raise AssertionError("the last attempt returns or raises")
 
-    async def _stream(self, stream: Any, listener: Listener, reader: grpc_wire.StreamReader) -> str:
+    async def _read_stream_text(
+        self, stream: Any, listener: ResponseListener, reader: grpc_wire.StreamReader
+    ) -> str:
         try:
             while (content := await stream.read()) is not grpc.aio.EOF:
                 tokens = reader.feed(content)
-                listener.served_by(reader.version)
-                if listener.responded(tokens, reader.input_tokens, final=reader.final):
+                listener.set_version(reader.version)
+                listener.set_uncounted(reader.uncounted)
+                if listener.on_response(tokens, reader.input_tokens, final=reader.final):
                     break
         except WireError:
-            # Triton is about to end the call: a cancel now makes 2.51 keep it in its memory.
+            # Triton is about to end the call: a cancel now makes 2.51 leak it.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await stream.code()
@@ -131,7 +141,7 @@ class GrpcTransport:
         except grpc.RpcError as error:
             raise rpc_error(error) from error
         finally:
-            stream.cancel()  # without effect on a finished stream
+            stream.cancel()  # no effect on a finished stream
         if not reader.final and not listener.stopped:
             raise BrokenError(_UNFINISHED)
         return reader.text

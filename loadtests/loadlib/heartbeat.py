@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late a generator's loop wakes: what it reads late it measures as the server's latency.
+"""Measure how late a generator's loop wakes: a late read counts as the server's latency.
 
-The lag of sending shows that only where an open loop sends; this, whatever the load.
+The send lag shows this for open loops only; the heartbeat shows it for any load.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PERIOD_US = 10_000
 
 
 class Heartbeat:
-    """Wants to wake each 10 ms. The loop calls `beat` when `fd` is readable."""
+    """A timer of 10 ms. The loop calls `beat` when `fd` is readable."""
 
     def __init__(self, meter: Meter, clock: Clock) -> None:
         self._meter = meter
@@ -24,18 +24,18 @@ class Heartbeat:
 
     @property
     def fd(self) -> int:
-        """What the loop watches."""
+        """The file descriptor for the loop to watch."""
         return self._timer.fd
 
     def beat(self) -> None:
-        """Count how late it is. A loop that stood still missed beats, each late by its own part."""
+        """Count the lateness of each beat since the last call, missed ones included."""
         self._timer.clear()
         now = self._clock.now_us()
         while self._due <= now:
-            self._meter.woke(now - self._due)
+            self._meter.count_wake(now - self._due)
             self._due += PERIOD_US
         self._timer.set(self._clock.monotonic_ns(self._due))
 
     def close(self) -> None:
-        """No more beats."""
+        """Close the timer."""
         self._timer.close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton's HTTP protocol: generate, generate_stream (server-sent events) and infer, as JSON.
 
-Nothing here does I/O.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadlib.failures import Failure, WireError, triton_failure
-from loadlib.plan import Plan, RequestClass
-from loadlib.prompts import Message, Prompt
+from loadlib.plan_types import GeneratorPlan, PlanRequestClass
+from loadlib.prompts import LoadPrompt, Message
 from loadlib.signature import Signature
 from loadlib.workload import Turn
 
@@ -29,40 +29,49 @@ _DATA = b"data:"
 _VERSION, _VERSION_WITHIN = re.compile(rb'"model_version":"(\w*)"'), 1024
 
 
-def path(plan: Plan, request_class: RequestClass) -> str:
-    """Where requests of a class go."""
+def path(plan: GeneratorPlan, request_class: PlanRequestClass) -> str:
+    """Return the URL path for requests of a class."""
     if plan.kind == "tensors":
         return f"/v2/models/{plan.model}/infer"
     return f"/v2/models/{plan.model}/generate{'_stream' if request_class.stream else ''}"
 
 
-class Bodies:
-    """Makes the requests of a plan, for a model of this signature."""
+class HttpBodies:
+    """Builds the JSON requests of a plan for a model with this signature."""
 
-    def __init__(self, plan: Plan, signature: Signature) -> None:
+    def __init__(self, plan: GeneratorPlan, signature: Signature) -> None:
         self._plan = plan
-        self._same = {one.name: self._of_class(one, signature) for one in plan.classes}
+        self._class_fields = {
+            request_class.name: self._class_request(request_class, signature)
+            for request_class in plan.classes
+        }
 
     def body(
-        self, request_class: RequestClass, turn: Turn, messages: Sequence[Message] | None = None
+        self, request_class: PlanRequestClass, turn: Turn, messages: Sequence[Message] | None = None
     ) -> bytes:
-        """A JSON object. `messages`: of a conversation, in place of the prompt."""
-        same = self._same[request_class.name]
+        """Return a JSON object; a conversation's `messages` replace the prompt."""
+        class_fields = self._class_fields[request_class.name]
         if self._plan.kind == "tensors":
-            return _json(same | {"inputs": _tensors(turn.prompt.inputs or {})})
-        content = same | _prompt(turn.prompt, messages)
+            return _json(class_fields | {"inputs": _tensors(turn.prompt.inputs or {})})
+        content = class_fields | _prompt(turn.prompt, messages)
         if turn.max_tokens is not None:
             content["max_tokens"] = turn.max_tokens
         return _json(content)
 
-    def _of_class(self, one: RequestClass, signature: Signature) -> dict[str, Any]:
+    def _class_request(
+        self, request_class: PlanRequestClass, signature: Signature
+    ) -> dict[str, Any]:
         if self._plan.kind == "tensors":
-            return {} if one.priority is None else {"parameters": {"priority": one.priority}}
-        stream = {"stream": one.stream} if "stream" in signature.inputs else {}
-        return stream | one.parameters
+            return (
+                {}
+                if request_class.priority is None
+                else {"parameters": {"priority": request_class.priority}}
+            )
+        stream = {"stream": request_class.stream} if "stream" in signature.inputs else {}
+        return stream | request_class.parameters
 
 
-def _prompt(prompt: Prompt, messages: Sequence[Message] | None) -> dict[str, str]:
+def _prompt(prompt: LoadPrompt, messages: Sequence[Message] | None) -> dict[str, str]:
     conversation = messages or prompt.messages
     if conversation:
         return {"messages": json.dumps(list(conversation), ensure_ascii=False)}
@@ -77,8 +86,8 @@ def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def refusal(status: int, content: bytes) -> Failure | None:
-    """Why an answer of this status failed; None for a good one."""
+def http_failure(status: int, content: bytes) -> Failure | None:
+    """Return the failure for an HTTP status; None for 200."""
     if status == _OK:
         return None
     message = _message(content)
@@ -93,37 +102,38 @@ def _message(content: bytes) -> str:
         return text
 
 
-def version(content: bytes) -> str:
-    """The model's version in the JSON of an answer to `infer`, without reading its tensors."""
-    found = _VERSION.search(content, 0, _VERSION_WITHIN)
-    return found[1].decode("ascii") if found else ""
+def response_version(content: bytes) -> str:
+    """Return the model version in an `infer` response, without parsing its tensors."""
+    match = _VERSION.search(content, 0, _VERSION_WITHIN)
+    return match[1].decode("ascii") if match else ""
 
 
 class EventReader:
-    """Reads a stream of server-sent events, or the one object of `generate`, as bytes come.
+    """Reads a stream of server-sent events, or the single object of `generate`.
 
-    Events carry num_output_tokens of the whole stream so far; without it each text is one token.
+    `num_output_tokens` counts the whole stream so far; without it each text is one token.
     """
 
     def __init__(self, keep_text: bool = False) -> None:
-        self._rest = b""
+        self._partial_line = b""
         self._texts: list[str] | None = [] if keep_text else None
         self.input_tokens: int | None = None
         self.output_tokens = 0
+        self.uncounted = False  # the model does not report num_output_tokens
         self.version = ""
 
     @property
     def text(self) -> str:
-        """The answer so far, if it is kept."""
+        """The response text so far, if kept."""
         return "".join(self._texts or ())
 
     def feed(self, content: bytes) -> list[int]:
-        """New tokens of each event that these bytes complete; WireError for one with an error."""
-        *lines, self._rest = (self._rest + content).split(b"\n")
+        """Return the new tokens of each completed event. Raises WireError for an error event."""
+        *lines, self._partial_line = (self._partial_line + content).split(b"\n")
         return [self.event(line[len(_DATA) :]) for line in lines if line.startswith(_DATA)]
 
     def event(self, content: bytes) -> int:
-        """New tokens in one JSON object."""
+        """Return the new tokens in one JSON object."""
         answer = json.loads(content)
         if "error" in answer:
             raise WireError(triton_failure(str(answer["error"])))
@@ -133,6 +143,7 @@ class EventReader:
             self.input_tokens = answer.get("num_input_tokens")
         if self._texts is not None:
             self._texts.append(text)
-        counted = int(answer.get("num_output_tokens", self.output_tokens + bool(text)))
-        new, self.output_tokens = counted - self.output_tokens, counted
+        self.uncounted = self.uncounted or bool(text and "num_output_tokens" not in answer)
+        total_tokens = int(answer.get("num_output_tokens", self.output_tokens + bool(text)))
+        new, self.output_tokens = total_tokens - self.output_tokens, total_tokens
         return new

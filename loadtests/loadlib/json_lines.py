@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that a generator prints: JSON, one object each."""
+"""A generator's output lines: one JSON object each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import sys
 from typing import Any
 
 
-def encoded(record: dict[str, Any]) -> str:
-    """One line."""
+def encode_line(record: dict[str, Any]) -> str:
+    """Return the record as a JSON line."""
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
-def complain(record: dict[str, Any]) -> None:
-    """Print to standard error. It may be a file on a full disk: then the line is lost."""
+def print_error(record: dict[str, Any]) -> None:
+    """Print to standard error; the line is lost if that is a file on a full disk."""
     with contextlib.suppress(OSError):
-        os.write(sys.stderr.fileno(), encoded(record).encode())
+        os.write(sys.stderr.fileno(), encode_line(record).encode())

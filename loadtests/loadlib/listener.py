@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens to the responses of one request and tells the recorder."""
+"""Passes the responses of one request to the recorder."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from typing import Any
 
 from loadlib.clock import Clock
 from loadlib.failures import Failure
-from loadlib.records import Flight, Recorder
+from loadlib.records import InFlightRequest, Recorder
 from loadlib.workload import Turn
 
 
-class Listener:
-    """Listens to one request. `cancel` ends the call; whoever can do that sets it."""
+class ResponseListener:
+    """Follows one request. The transport or engine sets `cancel`, which ends the call."""
 
     __slots__ = (
         "_clock",
         "_recorder",
         "_turn",
         "cancel",
-        "ended",
         "flight",
+        "has_ended",
         "keeps_text",
         "stopped",
     )
 
     def __init__(
-        self, flight: Flight, turn: Turn, recorder: Recorder, clock: Clock, keeps_text: bool
+        self,
+        flight: InFlightRequest,
+        turn: Turn,
+        recorder: Recorder,
+        clock: Clock,
+        keeps_text: bool,
     ) -> None:
         self.flight = flight
         self.keeps_text = keeps_text
         self.stopped = False
-        self.ended = False
+        self.has_ended = False
         self.cancel: Callable[[], Any] = bool
         self._turn = turn
         self._recorder = recorder
@@ -40,27 +45,31 @@ class Listener:
 
     @property
     def user(self) -> str | None:
-        """Whose request it is; None: nobody's in particular."""
+        """The request's user; None without users in the plan."""
         return self.flight.user
 
-    def served_by(self, version: str) -> None:
-        """A part of the answer came from this version of the model: the last one counts."""
+    def set_version(self, version: str) -> None:
+        """Set the model version of the latest response."""
         if version:
             self.flight.version = version
 
-    def resumed(self) -> None:
-        """The connection broke, and the answer goes on."""
+    def count_resume(self) -> None:
+        """Count a resume after a broken connection."""
         self.flight.resumes += 1
 
-    def responded(self, tokens: int, input_tokens: int | None, *, final: bool) -> bool:
-        """Note a response and its new tokens; whether to cancel the request now."""
+    def set_uncounted(self, uncounted: bool) -> None:
+        """Set whether the model reports no number of tokens, so that responses are counted."""
+        self.flight.uncounted = uncounted
+
+    def on_response(self, tokens: int, input_tokens: int | None, *, final: bool) -> bool:
+        """Record a response and its new tokens; return whether to cancel the request now."""
         now = self._clock.now_us()
         flight = self.flight
         flight.input_tokens = input_tokens
         if tokens > 0:
-            self._recorder.responded(flight, tokens, now)
+            self._recorder.record_response(flight, tokens, now)
         if final:
-            # Before the stream is closed: the answer is complete now.
+            # The response is complete before the stream closes.
             self.finish("ok", now)
             return False
         cancel = self._turn.cancel
@@ -68,14 +77,14 @@ class Listener:
             self.stopped = sum(flight.n) >= cancel.after_tokens
         return self.stopped
 
-    def cut(self) -> None:
-        """Cancel the request on purpose, unless it has ended."""
-        if not self.ended:
+    def cancel_request(self) -> None:
+        """Cancel the request as planned, unless it has ended."""
+        if not self.has_ended:
             self.stopped = True
             self.cancel()
 
     def finish(self, outcome: str, now: int, error: Failure | None = None) -> None:
-        """End the request; later calls change nothing."""
-        if not self.ended:
-            self.ended = True
-            self._recorder.ended(self.flight, outcome, now, error)
+        """Record the end of the request; later calls have no effect."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._recorder.record_end(self.flight, outcome, now, error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""generator.py as a child of a Locust process: it measures, Locust shows and distributes."""
+"""Run generator.py as a child of a Locust process: it measures, Locust displays and distributes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 
 import gevent
 
-from loadlib.json_lines import encoded
-from loadlib.refusal import ENDPOINT_REFUSED, PLAN_REFUSED, Refusal
+from loadlib.json_lines import encode_line
+from loadlib.refusal import ENDPOINT_REFUSED, PLAN_REFUSED, RunRefusedError
 
 PROGRAM = Path(__file__).resolve().parents[1] / "generator.py"
 _BUFFER = 1 << 16
 _RECORD = b'{"i":'
 
-Hear = Callable[[dict[str, Any], list[str]], None]
+OnLine = Callable[[dict[str, Any], list[str]], None]
 
 
 class GeneratorProcess:
-    """A generator that is driven. `hear` gets each of its lines but records, and those before it.
+    """A driven generator. `on_line` gets each line other than records, and the records before it.
 
-    A line of no run, {"ended": exit code, "refusal": Refusal | None}, comes when it has ended.
+    The last call gets {"ended": exit code, "refusal": RunRefusedError | None}.
     """
 
-    def __init__(self, plan: dict[str, Any], worker: int, workers: int, hear: Hear) -> None:
+    def __init__(self, plan: dict[str, Any], worker: int, workers: int, on_line: OnLine) -> None:
         share = ["--worker", str(worker), "--workers", str(workers)]
         self._process = Popen(
             [sys.executable, str(PROGRAM), "--driven", *share],
@@ -37,20 +37,20 @@ class GeneratorProcess:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            process_group=0,  # Ctrl-C at the terminal is for Locust to pass on
+            process_group=0,  # Locust forwards Ctrl-C
         )
-        self._hear = hear
+        self._on_line = on_line
         self._problem: dict[str, str] = {}
         self._errors = gevent.spawn(self._read_errors)
         self.command(plan)
         gevent.spawn(self._read)
 
     def command(self, command: dict[str, Any]) -> None:
-        """Send it a line; one that has ended needs none."""
+        """Send a command; ignored if the generator has ended."""
         stdin = self._process.stdin
         with contextlib.suppress(BrokenPipeError):
             if stdin is not None:
-                stdin.write(encoded(command).encode())
+                stdin.write(encode_line(command).encode())
                 stdin.flush()
 
     def _read(self) -> None:
@@ -59,17 +59,17 @@ class GeneratorProcess:
             if line.startswith(_RECORD):
                 records.append(line.decode())
                 continue
-            self._hear(json.loads(line), records)
+            self._on_line(json.loads(line), records)
             records = []
-            gevent.sleep(0)  # a burst of lines must not keep Locust from its own work
+            gevent.sleep(0)  # a burst of lines must not block Locust
         code = self._process.wait()
         self._errors.join()
         refused = code in (PLAN_REFUSED, ENDPOINT_REFUSED) and self._problem
-        refusal = Refusal(**self._problem, exit_code=code) if refused else None
-        self._hear({"ended": code, "refusal": refusal}, records)
+        refusal = RunRefusedError(**self._problem, exit_code=code) if refused else None
+        self._on_line({"ended": code, "refusal": refusal}, records)
 
     def _read_errors(self) -> None:
-        """Keep what it says of a refusal, pass on everything else."""
+        """Store a refusal's problem and remedy; forward all other lines."""
         for line in self._process.stderr or ():
             try:
                 record = json.loads(line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers of a run measured: records in a folder, progress on standard output."""
+"""The results of all workers: records in a folder, progress on standard output."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from loadlib.json_lines import encoded
+from loadlib.json_lines import encode_line
 from loadlib.progress import METRICS, new_histogram
 from loadlib.records import RecordFile, check_writable
-from loadlib.share import FULL, INTERRUPTED
+from loadlib.worker_share import DISK_FULL, INTERRUPTED
 
 _QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
 
-class Results:
-    """Writes files if there is a folder (Refusal where it cannot); merges histograms anyway.
+class RunResults:
+    """Writes records if there is a folder, and merges histograms in any case.
 
-    `trouble`: why the run has to end early.
+    `end_reason` says why the run must end early. Raises RunRefusedError for an unwritable folder.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._files: dict[int, RecordFile] = {}
         self._merged = {name: new_histogram() for name in METRICS}
-        self.trouble: str | None = None
+        self.end_reason: str | None = None
         if folder is not None:
             check_writable(folder)
 
-    def records(self, worker: int, lines: str) -> None:
-        """Append to the worker's file."""
+    def add_records(self, worker: int, lines: str) -> None:
+        """Append records to the worker's file."""
         if self._folder is None:
             return
         if worker not in self._files:
@@ -41,26 +41,26 @@ class Results:
         file.add(lines)
         file.flush()
         if file.failure:
-            self.trouble = FULL
+            self.end_reason = DISK_FULL
 
-    def progress(self, line: dict[str, Any]) -> None:
-        """Print it; histograms of a worker's whole run are merged, never averaged."""
+    def add_progress(self, line: dict[str, Any]) -> None:
+        """Print a progress line; merge the histograms of a worker's last line."""
         if line.get("finished"):
             for name in METRICS:
                 self._merged[name].add(HdrHistogram.decode(line["histograms"][name]))
             file = self._files.get(line["worker"])
             line = line | {"lost": file.lost if file else 0}
-            if self.trouble == FULL:
-                line["reason"] = FULL
+            if self.end_reason == DISK_FULL:
+                line["reason"] = DISK_FULL
         if self._folder is not None:
             self._print(line)
 
     def _print(self, line: dict[str, Any]) -> None:
         try:
-            sys.stdout.write(encoded(line))
+            sys.stdout.write(encode_line(line))
             sys.stdout.flush()
         except BrokenPipeError:
-            self.trouble = self.trouble or INTERRUPTED  # whoever listened is gone
+            self.end_reason = self.end_reason or INTERRUPTED  # the reader has exited
 
     def close(self) -> None:
         """Close the files."""
@@ -68,7 +68,7 @@ class Results:
             file.close()
 
     def table(self) -> list[str]:
-        """Percentiles over all workers, as lines for people."""
+        """Return the percentiles over all workers as text lines."""
         rows = [f"{'ms':>6} {'count':>9} " + " ".join(f"{f'P{q:g}':>10}" for q in _QUANTILES)]
         for name, histogram in self._merged.items():
             count = histogram.get_total_count()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as Locust's statistics: its request event, and separate entries for TTFT and ITL.
+"""Feed records into Locust's statistics: its request event, and separate TTFT and ITL entries.
 
-Response times run from the planned moment. TTFT and ITL stay out of the "Aggregated" row, which
-would otherwise mix three kinds of times and count a request three times over. Locust rounds
-response times to two digits; here they fall into HdrHistogram's buckets of three digits, and merge
-over workers as they are.
+Response times run from the planned time. TTFT and ITL stay out of the "Aggregated" row, which would
+otherwise mix three kinds of times and count a request three times. Locust rounds response times to
+two digits; this module uses HdrHistogram's buckets of three digits, which merge across workers.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ _CHARTED = [0.5, 0.99]
 
 
 def use_hdr_buckets() -> None:
-    """Replace Locust's rounding, and chart what load tests are about."""
+    """Replace Locust's rounding and chart P50 and P99."""
     stats.bucket_response_time = bucket
     stats.PERCENTILES_TO_CHART = _CHARTED
 
 
 @lru_cache(65536)
 def bucket(milliseconds: float) -> float:
-    """The lower end of the histogram's bucket, in milliseconds."""
+    """Return the lower bound of the histogram's bucket, in milliseconds."""
     microseconds = min(max(round(milliseconds * _MS), LOWEST_US), HIGHEST_US)
     return float(_BUCKETS.get_lowest_equivalent_value(microseconds)) / _MS
 
 
 def fire_request(environment: Any, line: str) -> None:
-    """Count a record; its event is left out if it was cancelled on purpose."""
+    """Count a record; fire no event for a planned cancel."""
     record = json.loads(line)
     name, at, planned = record["class"], record["at"], record["planned"]
     counts = record.get("n") or [1] * len(at)
     if at:
         _log(environment, "TTFT", name, at[0] - planned, 1)
-    for (before, now), tokens in zip(pairwise(at), counts[1:], strict=True):
-        _log(environment, "ITL", name, (now - before) // tokens, tokens)
+    for (previous, current), tokens in zip(pairwise(at), counts[1:], strict=True):
+        _log(environment, "ITL", name, (current - previous) // tokens, tokens)
     if record["outcome"] == "cancelled":
         return
     environment.events.request.fire(
@@ -63,7 +62,7 @@ def fire_request(environment: Any, line: str) -> None:
 
 
 def _log(environment: Any, kind: str, name: str, microseconds: int, times: int) -> None:
-    """One measurement, `times` over: as `StatsEntry.log`, at the price of one."""
+    """Log a measurement `times` times at the cost of one `StatsEntry.log`."""
     entry = environment.stats.get(name, kind)
     entry.log(microseconds / _MS, 0)
     if times > 1:

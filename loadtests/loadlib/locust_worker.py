@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a Locust process that has users: runs its share of the plan, reports to the master.
+"""The worker part of a Locust process: run its share of the plan and report to the master.
 
-A process without a master plays both parts: Locust's local runner delivers messages to itself.
+A process without a master has both parts: Locust's local runner delivers messages to itself.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from gevent.event import Event
 
 from loadlib.locust_generator_process import GeneratorProcess
 from loadlib.locust_stats import fire_request
-from loadlib.share import INTERRUPTED
+from loadlib.worker_share import INTERRUPTED
 
-# From a worker to the master, and from the master to a worker.
+# Messages from a worker to the master, then (START, STOP) from the master to a worker.
 READY, RECORDS, PROGRESS = "tritonctl_ready", "tritonctl_records", "tritonctl_progress"
 REFUSED, LOST = "tritonctl_refused", "tritonctl_lost"
 START, STOP = "tritonctl_start", "tritonctl_stop"
 
 
-class Worker:
-    """Ties generator processes to the life of a Locust process that has users."""
+class LocustWorker:
+    """Runs a generator process for each test of a Locust process with users."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
         self._runner = environment.runner
         self._generator: GeneratorProcess | None = None
-        self._early: list[dict[str, Any]] = []  # commands that came while it was being started
+        self._pending_commands: list[dict[str, Any]] = []  # commands received while it starts
         self._number = 0
         self._finished = False
         self._users = 0
-        self._over = Event()
-        self._over.set()
+        self._finished_event = Event()
+        self._finished_event.set()
         events = environment.events
         events.test_start.add_listener(self._on_start)
         events.test_stopping.add_listener(self._on_stopping)
@@ -40,12 +40,12 @@ class Worker:
         self._runner.register_message(START, self._on_command)
         self._runner.register_message(STOP, self._on_command)
 
-    def user(self) -> None:
-        """A Locust user's whole life. In a closed loop the generator plays as many."""
+    def run_user(self) -> None:
+        """Run a Locust user until the test ends. A closed loop simulates as many users."""
         self._users += 1
         self._count_users()
         try:
-            self._over.wait()
+            self._finished_event.wait()
         finally:
             self._users -= 1
             self._count_users()
@@ -56,8 +56,8 @@ class Worker:
     def _command(self, command: dict[str, Any]) -> None:
         if self._generator is not None:
             self._generator.command(command)
-        elif not self._over.is_set():
-            self._early.append(command)
+        elif not self._finished_event.is_set():
+            self._pending_commands.append(command)
 
     def _on_start(self, **_: Any) -> None:
         job = self._environment.parsed_options.tritonctl_job
@@ -65,18 +65,20 @@ class Worker:
             return
         number = job["numbers"].get(self._runner.client_id)
         if number is None:
-            self._refuse("this worker came after the run had begun", "start a new run", 2)
+            self._refuse("this worker connected after the run had started", "start a new run", 2)
             return
         self._number = number
         self._finished = False
-        self._early.clear()
-        self._over.clear()
-        self._generator = GeneratorProcess(job["plan"], number, job["workers"], self._hear)
-        for command in self._early:
+        self._pending_commands.clear()
+        self._finished_event.clear()
+        self._generator = GeneratorProcess(
+            job["plan"], number, job["workers"], self._on_generator_line
+        )
+        for command in self._pending_commands:
             self._command(command)
 
-    def _hear(self, line: dict[str, Any], records: list[str]) -> None:
-        """Pass on what the generator says."""
+    def _on_generator_line(self, line: dict[str, Any], records: list[str]) -> None:
+        """Forward a generator's line and the records before it to the master."""
         if records:
             self._send(RECORDS, lines="".join(records))
             for record in records:
@@ -88,7 +90,7 @@ class Worker:
             self._send(PROGRESS, line=line)
         else:
             self._generator = None
-            self._over.set()
+            self._finished_event.set()
             if (refusal := line["refusal"]) is not None:
                 self._refuse(refusal.problem, refusal.remedy, refusal.exit_code)
             elif not self._finished:
@@ -104,6 +106,6 @@ class Worker:
         self._command(msg.data)
 
     def _on_stopping(self, **_: Any) -> None:
-        """Before Locust takes its users away: let what is in flight finish."""
+        """Let requests in flight finish before Locust stops its users."""
         self._command({"stop": INTERRUPTED})
-        self._over.wait()
+        self._finished_event.wait()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the mock endpoint is to behave, and what it draws for each request.
+"""The mock endpoint's behaviour, and its draws for each request.
 
-The draws of request number i depend on the seed and on i alone: not on timing, not on what else
-runs. So a test can say beforehand what each request must take.
+The draws of request i depend only on the seed and on i, not on timing or other requests. So a test
+can predict how long each request must take.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadlib.mock_distributions import Distribution
+from loadlib.mock_distributions import MockDistribution
 
 _MS = 1e-3
-_ERROR_DRAW = 1 << 62  # its own stream of draws: errors on or off, the latencies stay the same
+_ERROR_DRAW = 1 << 62  # a separate random stream: errors do not change the latencies
 
 
 @dataclass(frozen=True)
 class Batching:
-    """A batch of k takes `base` + `each` × k milliseconds; k is at most `most`."""
+    """A batch of k requests takes `base` + `each` × k milliseconds; k is at most `max_size`."""
 
     base: float
     each: float
-    most: int
+    max_size: int
 
     @classmethod
     def parse(cls, text: str) -> Batching:
         """Read `10:2:8`. Raises ValueError."""
         try:
-            base, each, most = text.split(":")
-            batching = cls(float(base), float(each), int(most))
+            base, each, max_size = text.split(":")
+            batching = cls(float(base), float(each), int(max_size))
         except ValueError:
             raise ValueError(f"invalid batching {text!r}; expected BASE:EACH:MOST") from None
-        if batching.base < 0 or batching.each < 0 or batching.most < 1:
-            raise ValueError(f"{text!r}: times must be 0 or more, the largest batch 1 or more")
+        if batching.base < 0 or batching.each < 0 or batching.max_size < 1:
+            raise ValueError(f"{text!r}: times must be 0 or more, the maximum batch 1 or more")
         return batching
 
     def seconds(self, size: int) -> float:
-        """The service time of a batch of that size."""
+        """Return the service time of a batch of `size` requests."""
         return (self.base + self.each * size) * _MS
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Work stands still for `seconds`, from `at` seconds after the first request."""
+    """A pause of all work for `seconds`, `at` seconds after the first request."""
 
     at: float
     seconds: float
@@ -62,36 +62,33 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Seconds of work: until the first response, and of each response after the one before.
+class DrawnWork:
+    """The work drawn for a request. A unary request has one response and no tokens."""
 
-    `tokens` of each response. A unary request has one response and no tokens.
-    """
-
-    steps: tuple[float, ...]
-    tokens: tuple[int, ...] = ()
+    steps: tuple[float, ...]  # seconds until the first response, then between responses
+    tokens: tuple[int, ...] = ()  # of each response
     error: bool = False
 
     @property
     def seconds(self) -> float:
-        """The whole work."""
+        """The total seconds of work."""
         return sum(self.steps)
 
 
-_ONE = Distribution("constant", (1.0,))
+_SINGLE_TOKEN = MockDistribution("constant", (1.0,))
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Times in milliseconds. `servers` None: every request is worked on at once."""
+    """The options of the mock endpoint. Times in milliseconds."""
 
-    ttft: Distribution
-    itl: Distribution
-    tokens: Distribution
-    latency: Distribution
-    tokens_per_response: Distribution = _ONE
+    ttft: MockDistribution
+    itl: MockDistribution
+    tokens: MockDistribution
+    latency: MockDistribution
+    tokens_per_response: MockDistribution = _SINGLE_TOKEN
     stalls: tuple[Stall, ...] = ()
-    servers: int | None = None
+    servers: int | None = None  # None: unlimited
     queue_size: int | None = None
     batching: Batching | None = None
     error_share: float = 0.0
@@ -100,24 +97,24 @@ class Behaviour:
         default_factory=random.Random, init=False, repr=False, compare=False
     )
 
-    def draw_stream(self, index: int, max_tokens: int | None, whole: bool) -> Drawn:
-        """A streamed answer; `whole`: all its tokens come at once, with the last one."""
+    def draw_stream(self, index: int, max_tokens: int | None, all_at_once: bool) -> DrawnWork:
+        """Draw a streamed response; `all_at_once` sends all tokens in one response at the end."""
         generator = self._seeded(index)
         ttft = self.ttft.draw(generator) * _MS
         tokens = max(1, round(self.tokens.draw(generator)))
         sizes = self._sizes(min(tokens, max_tokens or tokens), generator)
         gaps = [self.itl.draw(generator) * _MS for _ in sizes[1:]]
         error = self._fails(index)
-        if whole:
-            return Drawn((ttft + sum(gaps),), (sum(sizes),), error)
-        return Drawn((ttft, *gaps), tuple(sizes), error)
+        if all_at_once:
+            return DrawnWork((ttft + sum(gaps),), (sum(sizes),), error)
+        return DrawnWork((ttft, *gaps), tuple(sizes), error)
 
-    def draw_unary(self, index: int) -> Drawn:
-        """One answer."""
-        return Drawn((self.latency.draw(self._seeded(index)) * _MS,), (), self._fails(index))
+    def draw_unary(self, index: int) -> DrawnWork:
+        """Draw a unary response."""
+        return DrawnWork((self.latency.draw(self._seeded(index)) * _MS,), (), self._fails(index))
 
     def _sizes(self, tokens: int, generator: random.Random) -> Sequence[int]:
-        if self.tokens_per_response == _ONE:
+        if self.tokens_per_response == _SINGLE_TOKEN:
             return [1] * tokens
         sizes = []
         while tokens:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions that the mock endpoint draws from, written as `name:number:number`.
+"""The mock endpoint's distributions, written as `name:number:number`.
 
 5  or  constant:5        always 5
 exponential:20           mean 20
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Distribution:
+class MockDistribution:
     """A kind and its numbers, as in this module's docstring."""
 
     kind: str
     numbers: tuple[float, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Distribution:
+    def parse(cls, text: str) -> MockDistribution:
         """Read `exponential:20`. Raises ValueError."""
         kind, *parts = text.split(":")
         try:
@@ -36,7 +36,7 @@ class Distribution:
         if kind not in _FORMS or len(numbers) != _FORMS[kind][0]:
             raise ValueError(f"invalid distribution {text!r}; {_EXPECTED}")
         if not all(math.isfinite(number) and number >= 0 for number in numbers):
-            raise ValueError(f"{text!r}: its numbers must be 0 or more")
+            raise ValueError(f"{text!r}: the numbers must be 0 or more")
         if kind == "bimodal" and numbers[2] > 1:
             raise ValueError(f"{text!r}: the last number is a probability, at most 1")
         if kind == "lognormal" and not numbers[0]:
@@ -44,11 +44,11 @@ class Distribution:
         return cls(kind, numbers)
 
     def draw(self, generator: random.Random) -> float:
-        """One value."""
+        """Draw a value."""
         return _FORMS[self.kind][1](generator, *self.numbers)
 
 
-# How many numbers a kind has, and how it draws.
+# The number of parameters and the draw function of each kind.
 _FORMS: dict[str, tuple[int, Callable[..., float]]] = {
     "constant": (1, lambda _, value: value),
     "exponential": (1, lambda draw, mean: draw.expovariate(1 / mean) if mean else 0.0),

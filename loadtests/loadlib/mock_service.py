@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mock endpoint's gRPC service: what Triton answers, at the times that were drawn."""
+"""The mock endpoint's gRPC service: Triton's responses at the drawn times."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from loadlib import mock_wire
-from loadlib.mock_behaviour import Behaviour, Drawn
-from loadlib.mock_servers import Place, QueueFullError, Servers, Stalls
-from loadlib.mock_truth import Story, Truth
+from loadlib.mock_behaviour import Behaviour, DrawnWork
+from loadlib.mock_servers import MockQueueFullError, MockServers, MockStalls, QueueSlot
+from loadlib.mock_truth import RequestHistory, TruthFile
 
 _SERVICE = "inference.GRPCInferenceService"
 _READING_SECONDS = 0.002
@@ -21,19 +21,19 @@ _FULL = "Exceeds maximum queue size"
 _FAILED = "the mock endpoint fails this request on purpose"
 
 
-class Endpoint:
-    """Answers for a text model (streams) and an identity model (unary)."""
+class MockEndpoint:
+    """Serves a text model (streams) and an identity model (unary)."""
 
-    def __init__(self, models: tuple[str, str], behaviour: Behaviour, truth: Truth) -> None:
+    def __init__(self, models: tuple[str, str], behaviour: Behaviour, truth: TruthFile) -> None:
         self._models = dict(zip(models, (True, False), strict=True))  # name → is it the text model
         self._behaviour = behaviour
         self._truth = truth
-        self._stalls = Stalls(behaviour.stalls)
-        self._servers = Servers(behaviour.servers, behaviour.queue_size, behaviour.batching)
+        self._stalls = MockStalls(behaviour.stalls)
+        self._servers = MockServers(behaviour.servers, behaviour.queue_size, behaviour.batching)
         self._count = 0
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The whole service, for `add_generic_rpc_handlers`."""
+        """Return the service for `add_generic_rpc_handlers`."""
         unary = {
             "ServerLive": (service_pb2.ServerLiveRequest, self._live),
             "ServerReady": (service_pb2.ServerReadyRequest, self._ready),
@@ -44,7 +44,7 @@ class Endpoint:
             "RepositoryIndex": (service_pb2.RepositoryIndexRequest, self._index),
         }
         methods = {name: _unary(*method) for name, method in unary.items()}
-        # Bytes go out as they are: mock_wire has serialised them.
+        # No serialiser: mock_wire returns bytes.
         methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
             self._infer, service_pb2.ModelInferRequest.FromString
         )
@@ -66,24 +66,26 @@ class Endpoint:
         return service_pb2.ServerMetadataResponse(name="tritonctl-mock", version="1")
 
     async def _metadata(self, request: Any, context: Any) -> Any:
-        await self._known(request.name, context)
+        await self._check_model(request.name, context)
         return mock_wire.metadata(request.name, self._models[request.name])
 
     async def _config(self, request: Any, context: Any) -> Any:
-        await self._known(request.name, context)
+        await self._check_model(request.name, context)
         batching = self._behaviour.batching
         text = self._models[request.name]
-        return mock_wire.config(request.name, text, 1 if text or not batching else batching.most)
+        return mock_wire.config(
+            request.name, text, 1 if text or not batching else batching.max_size
+        )
 
     async def _index(self, _request: Any, _context: Any) -> Any:
         return mock_wire.index(self._models)
 
-    async def _known(self, model: str, context: Any) -> None:
+    async def _check_model(self, model: str, context: Any) -> None:
         if model not in self._models:
-            await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(model))
+            await context.abort(grpc.StatusCode.NOT_FOUND, _unknown_model(model))
 
     async def _infer(self, request: Any, context: Any) -> bytes:
-        await self._known(request.model_name, context)
+        await self._check_model(request.model_name, context)
         story = self._story(request, "unary", asyncio.get_running_loop().time())
         drawn = self._behaviour.draw_unary(story.index)
         place = await self._enter(story, batchable=True)
@@ -91,16 +93,17 @@ class Endpoint:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _FULL)
             return b""
         if batching := self._behaviour.batching:
-            drawn = Drawn((batching.seconds(place.size),), (), drawn.error)
-        await self._work(story, place, drawn, lambda _: _nothing())
+            drawn = DrawnWork((batching.seconds(place.size),), (), drawn.error)
+        await self._work(story, place, drawn, lambda _: _do_nothing())
         if drawn.error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _FAILED)
         return mock_wire.unary_response(request)
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
-        """Many requests may share a stream, as those of perf_analyzer do.
+        """Serve a stream, which many requests may share, as with perf_analyzer.
 
-        One that comes with the call arrived with it: to read it takes a round of gRPC's poller.
+        If the first request arrives within 2 ms of the call, its latency starts at the call,
+        because gRPC's poller delays the read.
         """
         lock = asyncio.Lock()
         loop = asyncio.get_running_loop()
@@ -119,41 +122,43 @@ class Endpoint:
 
     async def _answer(self, request: Any, arrival: float, write: Callable[[bytes], Any]) -> None:
         if request.model_name not in self._models:
-            await write(mock_wire.stream_error(request, _unknown(request.model_name)))
+            await write(mock_wire.stream_error(request, _unknown_model(request.model_name)))
             return
         story = self._story(request, "stream", arrival)
         limit, stream, words = mock_wire.stream_inputs(request)
-        drawn = self._behaviour.draw_stream(story.index, limit, whole=not stream)
+        drawn = self._behaviour.draw_stream(story.index, limit, all_at_once=not stream)
         place = await self._enter(story, batchable=False)
         if place is None:
             await write(mock_wire.stream_error(request, _FULL))
             return
-        cut = sum(drawn.tokens) == limit
+        is_cut = sum(drawn.tokens) == limit
         so_far = 0
 
         async def send(step: int) -> None:
             nonlocal so_far
-            here = drawn.tokens[step]
-            so_far += here
+            step_tokens = drawn.tokens[step]
+            so_far += step_tokens
             last = step == len(drawn.tokens) - 1
             if last and drawn.error:
                 await write(mock_wire.stream_error(request, _FAILED))
             else:
-                await write(mock_wire.stream_response(request, words, (here, so_far), last, cut))
+                await write(
+                    mock_wire.stream_response(request, words, (step_tokens, so_far), last, is_cut)
+                )
 
         await self._work(story, place, drawn, send)
 
-    def _story(self, request: Any, kind: str, arrival: float) -> Story:
-        self._stalls.begin(arrival)
-        story = Story(self._count, request.id, kind, arrival)
+    def _story(self, request: Any, kind: str, arrival: float) -> RequestHistory:
+        self._stalls.set_origin(arrival)
+        story = RequestHistory(self._count, request.id, kind, arrival)
         self._count += 1
         return story
 
-    async def _enter(self, story: Story, *, batchable: bool) -> Place | None:
-        """Wait for a server; None if the queue refuses the request."""
+    async def _enter(self, story: RequestHistory, *, batchable: bool) -> QueueSlot | None:
+        """Wait for a server; None if the queue is full."""
         try:
             return await self._servers.enter(story.arrival, batchable)
-        except QueueFullError:
+        except MockQueueFullError:
             story.outcome = "refused"
             self._truth.write(story)
             return None
@@ -162,7 +167,7 @@ class Endpoint:
             raise
 
     async def _work(
-        self, story: Story, place: Place, drawn: Drawn, send: Callable[[int], Any]
+        self, story: RequestHistory, place: QueueSlot, drawn: DrawnWork, send: Callable[[int], Any]
     ) -> None:
         """Hold the server for the drawn time and send each response when it is due."""
         loop = asyncio.get_running_loop()
@@ -170,13 +175,13 @@ class Endpoint:
         story.tokens = list(drawn.tokens)
         try:
             for step, work in enumerate(drawn.steps):
-                due = self._stalls.end_of(due, work)
+                due = self._stalls.end_time(due, work)
                 story.due.append(due)
                 if (wait := due - loop.time()) > 0:
                     await asyncio.sleep(wait)
                 story.at.append(loop.time())
                 if step == len(drawn.steps) - 1:
-                    # Handed over: a client that has it all may go before `send` returns.
+                    # A client may leave once it has the response, before `send` returns.
                     story.outcome = "error" if drawn.error else "ok"
                 await send(step)
         except asyncio.CancelledError:
@@ -187,11 +192,11 @@ class Endpoint:
             self._truth.write(story)
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 
-def _unknown(model: str) -> str:
+def _unknown_model(model: str) -> str:
     return f"Request for unknown model: '{model}' is not found"
 
 

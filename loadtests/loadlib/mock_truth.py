@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mock endpoint really did, by its own clock: JSON lines, a line per request.
+"""The mock endpoint's ground truth by its own clock: JSON lines, one per request.
 
     {"i": number in order of arrival, "id": the request's id, "kind": "stream" | "unary",
-     "arrival": us, "start": us (a server took it), "due": [us each response was due],
+     "arrival": us, "start": us (on a server), "due": [us each response was due],
      "at": [us each was handed to gRPC], "n": [tokens in each], "first": us, "last": us,
      "outcome": "ok" | "error" | "refused" | "cancelled"}
 
@@ -23,8 +23,8 @@ _FLUSH_SECONDS = 0.2
 
 
 @dataclass
-class Story:
-    """One request, in seconds of the event loop's clock."""
+class RequestHistory:
+    """The history of one request, in seconds of the event loop's clock."""
 
     index: int
     request_id: str
@@ -34,22 +34,22 @@ class Story:
     due: list[float] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    outcome: str = "cancelled"  # until its last response is handed over
+    outcome: str = "cancelled"  # until gRPC has the last response
 
 
-class Truth:
-    """Writes the file, if there is one."""
+class TruthFile:
+    """Writes the histories to a file, if one is given."""
 
     def __init__(self, file: Path | None) -> None:
         self._stream: TextIO | None = file.open("w", encoding="utf-8") if file else None
         self._offset = time.time() - time.monotonic()
 
-    def write(self, story: Story) -> None:
-        """Add a request that has ended."""
+    def write(self, story: RequestHistory) -> None:
+        """Write the history of a finished request."""
         if self._stream is not None:
             self._stream.write(json.dumps(self._record(story)) + "\n")
 
-    def _record(self, story: Story) -> dict[str, Any]:
+    def _record(self, story: RequestHistory) -> dict[str, Any]:
         at = [self._us(time) for time in story.at]
         return {
             "i": story.index,
@@ -69,13 +69,13 @@ class Truth:
         return round((seconds + self._offset) * 1e6)
 
     async def keep_flushing(self) -> None:
-        """Flush now and then, for readers of the file."""
+        """Flush every 0.2 s for readers of the file."""
         while self._stream is not None:
             await asyncio.sleep(_FLUSH_SECONDS)
             self._stream.flush()
 
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Flush and close the file."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None

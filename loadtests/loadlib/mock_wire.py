@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of the mock endpoint's responses: of a text ensemble and of an identity model.
+"""The mock endpoint's serialised responses: a text ensemble and an identity model.
 
-Responses to streams are put together from cached bytes: concatenated protobuf messages merge, so
-the cached response of token n and the request's id make a whole one. It keeps the mock cheap, so
-that the generator and not the mock is what a benchmark saturates.
+Stream responses combine cached bytes: concatenated protobuf messages merge, so the cached response
+of token n and the request's id form a complete one. This keeps the mock cheap, so that a benchmark
+saturates the generator and not the mock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TEXT_OUTPUTS = (
 
 
 def stream_inputs(request: Any) -> tuple[int | None, bool, int]:
-    """max_tokens, whether to stream, and the words of the prompt."""
+    """Return max_tokens, whether to stream, and the prompt's number of words."""
     contents = {
         tensor.name: (raw, tensor)
         for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=False)
@@ -62,13 +62,15 @@ def _typed_inputs(request: Any) -> tuple[int | None, bool, int]:
 def stream_response(
     request: Any, words: int, tokens: tuple[int, int], last: bool, cut: bool
 ) -> bytes:
-    """One response: `tokens` are those in it and those so far; `cut`: ended by max_tokens."""
+    """Serialise a response; `tokens` are (new, total), `cut` means ended by max_tokens."""
     finish = ("length" if cut else "stop") if last else ""
-    return _cached_response(request.model_name, words, *tokens, finish) + _id(request.id)
+    return _encode_text_chunk(request.model_name, words, *tokens, finish) + _id(request.id)
 
 
 @lru_cache(maxsize=4096)
-def _cached_response(model: str, words: int, here: int, so_far: int, finish: str) -> bytes:
+def _encode_text_chunk(
+    model: str, words: int, new_tokens: int, total_tokens: int, finish: str
+) -> bytes:
     response = service_pb2.ModelStreamInferResponse()
     answer = response.infer_response
     answer.model_name, answer.model_version = model, "1"
@@ -76,9 +78,9 @@ def _cached_response(model: str, words: int, here: int, so_far: int, finish: str
     for (name, datatype), raw in zip(
         _TEXT_OUTPUTS,
         (
-            _string(_WORD * here),
+            _string(_WORD * new_tokens),
             struct.pack("<i", words),
-            struct.pack("<i", so_far),
+            struct.pack("<i", total_tokens),
             _string(finish),
         ),
         strict=True,
@@ -97,7 +99,7 @@ def _id(request_id: str) -> bytes:
 
 
 def stream_error(request: Any, message: str) -> bytes:
-    """An error, in Triton's way: a message in a stream that goes on."""
+    """Serialise an error as Triton does: a message in a stream that continues."""
     response = service_pb2.ModelStreamInferResponse(error_message=message)
     response.infer_response.id = request.id
     response.infer_response.parameters["triton_final_response"].bool_param = True
@@ -105,7 +107,7 @@ def stream_error(request: Any, message: str) -> bytes:
 
 
 def unary_response(request: Any) -> bytes:
-    """The identity of the first input: INPUT0 comes back as OUTPUT0."""
+    """Return the first input as output: INPUT0 as OUTPUT0."""
     response = service_pb2.ModelInferResponse(
         model_name=request.model_name, model_version="1", id=request.id
     )
@@ -122,7 +124,7 @@ def unary_response(request: Any) -> bytes:
 
 
 def metadata(model: str, text: bool) -> Any:
-    """ModelMetadata of the text model or of the identity model."""
+    """Return the ModelMetadata of the text model or the identity model."""
     inputs = _TEXT_INPUTS if text else (("INPUT0", "FP32"),)
     outputs = _TEXT_OUTPUTS if text else (("OUTPUT0", "FP32"),)
     response = service_pb2.ModelMetadataResponse(name=model, versions=["1"], platform="mock")
@@ -134,25 +136,25 @@ def metadata(model: str, text: bool) -> Any:
 
 
 def config(model: str, text: bool, batch: int) -> Any:
-    """ModelConfig, as far as clients read it."""
+    """Return the ModelConfig fields that clients read."""
     response = service_pb2.ModelConfigResponse()
     answer = response.config
     answer.name, answer.platform, answer.max_batch_size = model, "mock", batch
     answer.model_transaction_policy.decoupled = text
-    described = metadata(model, text)
-    for tensor in described.inputs:
+    metadata_response = metadata(model, text)
+    for tensor in metadata_response.inputs:
         data_type = _config_type(tensor.datatype)
         dims = list(tensor.shape[1:])
         optional = text and tensor.name != "text_input"
         answer.input.add(name=tensor.name, data_type=data_type, dims=dims, optional=optional)
-    for tensor in described.outputs:
+    for tensor in metadata_response.outputs:
         dims = list(tensor.shape[1:])
         answer.output.add(name=tensor.name, data_type=_config_type(tensor.datatype), dims=dims)
     return response
 
 
 def index(models: Iterable[str]) -> Any:
-    """RepositoryIndex: every model is ready."""
+    """Return a RepositoryIndex with every model ready."""
     response = service_pb2.RepositoryIndexResponse()
     for name in models:
         response.models.add(name=name, version="1", state="READY")

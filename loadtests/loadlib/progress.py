@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and HdrHistograms of one worker, a line each second.
+"""Counts and HdrHistograms of one worker, one line per second.
 
-Times run from the planned moment; ITL is the gap between two responses divided by the tokens of
-the later one, once for each of them.
+Times run from the planned time. ITL is the gap between two responses divided by the tokens of the
+later one, counted once per token.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _FAILED = ("error", "timeout", "abandoned")
 
 
 def new_histogram() -> Any:
-    """An empty histogram of microseconds."""
+    """Return an empty histogram of microseconds."""
     from hdrh.histogram import HdrHistogram
 
     return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
 
 
 class Meter:
-    """Counts the requests of one worker. `due`: how many were planned until a moment (µs)."""
+    """Counts one worker's requests. `due` returns the number planned by a time (µs)."""
 
     def __init__(self, worker: int, due: Callable[[int], int] | None = None) -> None:
         self._worker = worker
@@ -36,57 +36,62 @@ class Meter:
         self._sent = 0
         self._later_turns = 0
         self._tokens = 0
+        self._empty = 0
         self._lags: list[int] = []
-        self._whole = {name: new_histogram() for name in METRICS}
+        self._totals = {name: new_histogram() for name in METRICS}
         self._second = {name: new_histogram() for name in METRICS}
-        self._woke = new_histogram()
+        self._wake_lags = new_histogram()
         self._cpu, self._wall = time.process_time(), time.monotonic()
 
     @property
     def in_flight(self) -> int:
-        """Sent and not yet ended."""
+        """The number of requests sent and not yet ended."""
         return self._sent - sum(self._outcomes.values())
 
-    def sent(self, lag_us: int, *, first: bool = True) -> None:
-        """A request went out, so long after its time; `first`: of its conversation, or alone."""
+    def count_sent(self, lag_us: int, *, first: bool = True) -> None:
+        """Count a sent request with its lag; `first` is False for later turns."""
         self._sent += 1
         self._later_turns += not first
         self._lags.append(max(0, lag_us))
 
-    def woke(self, late_us: int) -> None:
-        """The loop woke so late."""
-        self._woke.record_value(_valid(late_us))
+    def count_wake(self, late_us: int) -> None:
+        """Count a wake-up with its lateness."""
+        self._wake_lags.record_value(_clamp(late_us))
 
-    def responded(self, tokens: int, microseconds: int, *, first: bool) -> None:
-        """Tokens came, so long after those before, or, the `first`, after the planned moment."""
+    def count_response(self, tokens: int, microseconds: int, *, first: bool) -> None:
+        """Count tokens and the time since the previous ones or, if `first`, the planned time."""
         self._tokens += tokens
         if first:
-            self._second["ttft"].record_value(_valid(microseconds))
+            self._second["ttft"].record_value(_clamp(microseconds))
         else:
-            self._second["itl"].record_value(_valid(microseconds // tokens), tokens)
+            self._second["itl"].record_value(_clamp(microseconds // tokens), tokens)
 
-    def ended(self, outcome: str, microseconds: int) -> None:
-        """A request ended, so long after the planned moment; only good ones count end to end."""
+    def count_end(self, outcome: str, microseconds: int, *, empty: bool = False) -> None:
+        """Count an ended request; only successful ones enter the end-to-end histogram.
+
+        `empty`: it succeeded without a token, although it is a text.
+        """
         self._outcomes[outcome] += 1
+        self._empty += empty
         if outcome == "ok":
-            self._second["e2e"].record_value(_valid(microseconds))
+            self._second["e2e"].record_value(_clamp(microseconds))
 
     def line(self, now_us: int) -> dict[str, Any]:
-        """The line of the second that ends now."""
+        """Return the line of the second that ends now."""
         finished = self._next_second()
-        woke, self._woke = self._woke, new_histogram()
+        woke, self._wake_lags = self._wake_lags, new_histogram()
         return {
             "t": round(now_us / US, 3),
             "worker": self._worker,
             **self._counts(now_us),
             "cpu": self._cpu_share(),
             "lag_p99_us": self._lag_p99(),
-            "woke": _encoded(woke),
-            **{name: _encoded(finished[name]) for name in METRICS},
+            "woke": _encode(woke),
+            **{name: _encode(finished[name]) for name in METRICS},
         }
 
     def last_line(self, now_us: int, reason: str, unsent: int) -> dict[str, Any]:
-        """The line at the end, with the histograms of the whole run."""
+        """Return the last line, with the histograms of the whole run."""
         self._next_second()
         totals = self._counts(now_us) | self._outcomes
         return {
@@ -95,7 +100,7 @@ class Meter:
             "reason": reason,
             "unsent": unsent,
             "totals": totals,
-            "histograms": {name: _encoded(self._whole[name]) for name in METRICS},
+            "histograms": {name: _encode(self._totals[name]) for name in METRICS},
         }
 
     def _counts(self, now_us: int) -> dict[str, int]:
@@ -106,12 +111,13 @@ class Meter:
             "failed": sum(self._outcomes[name] for name in _FAILED),
             "in_flight": self.in_flight,
             "tokens": self._tokens,
+            "empty": self._empty,
         }
 
     def _next_second(self) -> dict[str, Any]:
         finished, self._second = self._second, {name: new_histogram() for name in METRICS}
         for name in METRICS:
-            self._whole[name].add(finished[name])
+            self._totals[name].add(finished[name])
         return finished
 
     def _cpu_share(self) -> float:
@@ -125,9 +131,9 @@ class Meter:
         return lags[min(len(lags) - 1, len(lags) * 99 // 100)] if lags else None
 
 
-def _valid(microseconds: int) -> int:
+def _clamp(microseconds: int) -> int:
     return min(max(microseconds, LOWEST_US), HIGHEST_US)
 
 
-def _encoded(histogram: Any) -> str:
+def _encode(histogram: Any) -> str:
     return str(histogram.encode().decode("ascii"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of prompts: JSON lines (text_input, messages, inputs, rows), or .txt with a text a line."""
+"""Prompt files: JSON lines (text_input, messages, inputs, rows), or .txt with one text per line."""
 
 from __future__ import annotations
 
@@ -8,76 +8,80 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadlib.rows import rows, text_row
-from loadlib.schema import refused
+from loadlib.schema import field_error
 from loadlib.tensors import check_tensor
-from loadlib.trace import json_line, read_lines
+from loadlib.text_rows import text_row, text_rows
+from loadlib.trace import parse_json_line, read_lines
 
 Message = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """A line's content: text to continue, a conversation, or tensors by name."""
+class LoadPrompt:
+    """The content of a line: text to continue, a conversation, or tensors by name."""
 
     text: str | None = None
     messages: tuple[Message, ...] | None = None
     inputs: dict[str, Any] | None = None
 
     def as_messages(self, turn: int) -> list[Message]:
-        """Its part of a conversation: all of it in the first turn, then its last message."""
+        """Return its messages for a turn: all in the first turn, then the last one only."""
         if self.messages is None:
             return [{"role": "user", "content": self.text or ""}]
         return list(self.messages) if turn == 0 else [self.messages[-1]]
 
 
-def read_prompts(path: Path, field: str, kind: str) -> list[Prompt]:
-    """All prompts of a file; Refusal with file and line for a bad or missing one."""
+def read_prompts(path: Path, field: str, kind: str) -> list[LoadPrompt]:
+    """Read the prompts of a file. Raises RunRefusedError with file and line for a bad one."""
     plain = path.suffix == ".txt"
     prompts = [
-        _plain(line, kind) if plain else _prompt(line, f"{path}:{number}", kind, path.parent)
+        _parse_text_line(line, kind)
+        if plain
+        else _parse_json_line(line, f"{path}:{number}", kind, path.parent)
         for number, line in enumerate(read_lines(path, field), 1)
         if line.strip()
     ]
     if not prompts:
-        raise refused(field, f"{path}:1: no prompts in the file", "write a prompt on each line")
+        raise field_error(field, f"{path}:1: no prompts in the file", "write a prompt on each line")
     return prompts
 
 
-def _plain(line: str, kind: str) -> Prompt:
-    return Prompt(inputs=text_row(line)) if kind == "tensors" else Prompt(text=line)
+def _parse_text_line(line: str, kind: str) -> LoadPrompt:
+    return LoadPrompt(inputs=text_row(line)) if kind == "tensors" else LoadPrompt(text=line)
 
 
-def _prompt(line: str, where: str, kind: str, folder: Path) -> Prompt:
-    content = json_line(line, where)
+def _parse_json_line(line: str, location: str, kind: str, folder: Path) -> LoadPrompt:
+    content = parse_json_line(line, location)
     if not isinstance(content, dict):
-        raise refused(where, "not an object", 'write lines like {"text_input": "..."}')
+        raise field_error(location, "not an object", 'write lines like {"text_input": "..."}')
     if kind == "tensors" and content and "inputs" not in content:
-        return Prompt(inputs=rows(content, where, folder))
+        return LoadPrompt(inputs=text_rows(content, location, folder))
     if kind == "tensors":
-        return Prompt(inputs=_inputs(content.get("inputs"), where))
+        return LoadPrompt(inputs=_inputs(content.get("inputs"), location))
     if isinstance(content.get("text_input"), str):
-        return Prompt(text=content["text_input"])
+        return LoadPrompt(text=content["text_input"])
     if "messages" in content:
-        return Prompt(messages=_messages(content["messages"], where))
-    raise refused(where, "neither text_input nor messages", 'write {"text_input": "..."}')
+        return LoadPrompt(messages=_messages(content["messages"], location))
+    raise field_error(location, "neither text_input nor messages", 'write {"text_input": "..."}')
 
 
-def _messages(content: Any, where: str) -> tuple[Message, ...]:
-    whole = isinstance(content, list) and all(
+def _messages(content: Any, location: str) -> tuple[Message, ...]:
+    is_conversation = isinstance(content, list) and all(
         isinstance(item, dict) and {"role", "content"} <= item.keys() for item in content
     )
-    if not whole or not content:
-        raise refused(
-            f"{where}: messages", "not a conversation", 'give [{"role": "user", "content": "..."}]'
+    if not is_conversation or not content:
+        raise field_error(
+            f"{location}: messages",
+            "not a conversation",
+            'give [{"role": "user", "content": "..."}]',
         )
     return tuple(content)
 
 
-def _inputs(content: Any, where: str) -> dict[str, Any]:
+def _inputs(content: Any, location: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not content:
-        raise refused(
-            where,
+        raise field_error(
+            location,
             "no inputs",
             'write {"inputs": {"X": {"shape": [1], "datatype": "FP32", "data": [0]}}}',
         )
@@ -88,38 +92,38 @@ def _inputs(content: Any, where: str) -> dict[str, Any]:
             if not isinstance(tensor, dict) or key not in tensor
         ]
         if missing:
-            raise refused(
-                f"{where}: inputs.{name}", f"no {missing[0]}", "give shape, datatype, data"
+            raise field_error(
+                f"{location}: inputs.{name}", f"no {missing[0]}", "give shape, datatype, data"
             )
-        check_tensor(tensor, f"{where}: inputs.{name}")
+        check_tensor(tensor, f"{location}: inputs.{name}")
     return content
 
 
-def resized(prompt: Prompt, words: int) -> Prompt:
-    """The prompt cut, or repeated, to so many words; of a conversation, its last message."""
+def resize_prompt(prompt: LoadPrompt, words: int) -> LoadPrompt:
+    """Cut or repeat a prompt, or a conversation's last message, to a number of words."""
     if prompt.messages:
-        *before, last = prompt.messages
-        content = _words(last["content"], words)
-        return replace(prompt, messages=(*before, {**last, "content": content}))
-    return replace(prompt, text=_words(prompt.text or "", words))
+        *earlier_messages, last = prompt.messages
+        content = _resize_text(last["content"], words)
+        return replace(prompt, messages=(*earlier_messages, {**last, "content": content}))
+    return replace(prompt, text=_resize_text(prompt.text or "", words))
 
 
-def _words(text: str, count: int) -> str:
+def _resize_text(text: str, count: int) -> str:
     words = text.split() or ["a"]
     return " ".join((words * (count // len(words) + 1))[:count])
 
 
 class PromptOrder:
-    """Which prompt is next: in order, in a new shuffle each time round, or any at all."""
+    """Selects prompts: sequentially, shuffled again in each round, or at random."""
 
-    def __init__(self, prompts: list[Prompt], order: str, random: Random) -> None:
+    def __init__(self, prompts: list[LoadPrompt], order: str, random: Random) -> None:
         self._prompts = prompts
         self._order = order
         self._random = random
-        self._round: list[Prompt] = []
+        self._round: list[LoadPrompt] = []
 
-    def next(self) -> Prompt:
-        """The next prompt."""
+    def next_prompt(self) -> LoadPrompt:
+        """Return the next prompt."""
         if self._order == "random":
             return self._random.choice(self._prompts)
         if not self._round:

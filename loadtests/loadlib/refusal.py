@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of the load generators: what is wrong, and what to do about it."""
+"""The load generators' error: a problem and its remedy."""
 
 from __future__ import annotations
 
 PLAN_REFUSED, ENDPOINT_REFUSED = 2, 3
 
 
-class Refusal(Exception):  # noqa: N818 - nothing was sent
-    """The plan cannot be carried out. `exit_code`: 2, the plan itself; 3, its endpoint."""
+class RunRefusedError(Exception):
+    """The plan cannot run. `exit_code` is 2 for an invalid plan, 3 for its endpoint."""
 
     def __init__(self, problem: str, *, remedy: str, exit_code: int = PLAN_REFUSED) -> None:
         super().__init__(problem)
@@ -16,5 +16,5 @@ class Refusal(Exception):  # noqa: N818 - nothing was sent
         self.exit_code = exit_code
 
     def to_record(self) -> dict[str, str]:
-        """The line on standard error."""
+        """Return the record for standard error."""
         return {"problem": self.problem, "remedy": self.remedy}

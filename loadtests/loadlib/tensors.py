@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from loadlib.schema import nearest, refused
+from loadlib.schema import field_error, suggest
 
 FORMATS = {
     "BOOL": "?",
@@ -27,7 +27,7 @@ FORMATS = {
 
 
 def triton_type(values: list[Any]) -> str:
-    """A datatype for values of a tensor that the model does not declare."""
+    """Return a datatype for the values of an undeclared tensor."""
     first = values[0] if values else 0
     if isinstance(first, bool):
         return "BOOL"
@@ -36,39 +36,43 @@ def triton_type(values: list[Any]) -> str:
     return "INT32" if all(isinstance(value, int) for value in values) else "FP32"
 
 
-def packed(datatype: str, values: Any, where: str) -> bytes:
-    """The raw content; Refusal for a value that does not fit."""
-    flat = list(_flat(values))
+def pack_tensor(datatype: str, values: Any, location: str) -> bytes:
+    """Return the raw bytes of values. Raises RunRefusedError for values that do not fit."""
+    flat = list(_flatten(values))
     if datatype == "BYTES":
         texts = [str(value).encode("utf-8", "surrogatepass") for value in flat]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
     if datatype not in FORMATS:
-        raise refused(
-            where, f"unknown datatype {datatype!r}", nearest(datatype, [*FORMATS, "BYTES"])
+        raise field_error(
+            location, f"unknown datatype {datatype!r}", suggest(datatype, [*FORMATS, "BYTES"])
         )
     try:
         return struct.pack(f"<{len(flat)}{FORMATS[datatype]}", *flat)
     except (struct.error, OverflowError, TypeError) as error:
-        raise refused(
-            where, f"{values!r} does not fit into {datatype}: {error}", "give values that fit"
+        raise field_error(
+            location, f"{values!r} does not fit into {datatype}: {error}", "give values that fit"
         ) from error
 
 
-def check_tensor(tensor: dict[str, Any], where: str) -> None:
-    """Refusal where {shape, datatype, data} contradict each other."""
+def check_tensor(tensor: dict[str, Any], location: str) -> None:
+    """Raise RunRefusedError if shape, datatype and data contradict each other."""
     shape = tensor["shape"]
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-        raise refused(f"{where}.shape", f"{shape!r} is not a shape", "give a list of whole numbers")
-    packed(tensor["datatype"], tensor["data"], where)
-    count = sum(1 for _ in _flat(tensor["data"]))
+        raise field_error(
+            f"{location}.shape", f"{shape!r} is not a shape", "give a list of whole numbers"
+        )
+    pack_tensor(tensor["datatype"], tensor["data"], location)
+    count = sum(1 for _ in _flatten(tensor["data"]))
     if count != math.prod(shape):
-        raise refused(where, f"{count} values for shape {shape}", "give one value for each element")
+        raise field_error(
+            location, f"{count} values for shape {shape}", "give one value for each element"
+        )
 
 
-def _flat(values: Any) -> Iterator[Any]:
-    """Nested lists row by row."""
+def _flatten(values: Any) -> Iterator[Any]:
+    """Yield the elements of nested lists in row-major order."""
     if isinstance(values, list):
         for value in values:
-            yield from _flat(value)
+            yield from _flatten(value)
     else:
         yield values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens the tokenizer step makes of a request, by that step's own code."""
+"""Count the tokens of a request with the code of the tokenizer step."""
 
 import os
 import threading
@@ -12,54 +12,56 @@ from numpy.typing import NDArray
 
 from tasklib.task_file import read_task
 from tasklib.text_requests import TOKENS, TextRequests
-from textlib.errors import ConfigurationError, PromptTooLongError, RequestError, TextPathError
-from textlib.parameters import ModelParameters
-from textlib.prompts import Prompts
+from textlib.errors import ModelConfigurationError, PromptTooLongError, RequestError, TextPathError
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.prompts import RequestEncoder
 
 Tensors = Mapping[str, Sequence[Any]]
 Answer = dict[str, Any]
 
-# A prompt that is too long is counted to its end, for an error that says how long it is, up to so
-# many times of what the model takes.
-COUNTED_TIMES = 8
+# Prompts are counted up to this multiple of the model's limit, so that an error gives the length.
+COUNTED_MULTIPLE = 8
 
 
-class Counter(Protocol):
+class TokenCounter(Protocol):
     """Counts many requests at once. Safe to share between threads."""
 
     def count(self, requests: Sequence[Tensors]) -> list[Answer]:
-        """For each request's public tensors {"tokens": [...]}, {"more_than": n} or {"error": …}."""
+        """Return {"tokens": [...]}, {"more_than": n} or {"error": …} for each request."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop the counter's processes."""
 
 
 class GenerationCounter:
-    """Prompts and conversations of text generation.
+    """Counts prompts and conversations of text generation.
 
-    max_input_len: of the step, in tokens. add_special_tokens: of the step, `true` or `false`.
-    Raises ConfigurationError.
+    max_input_len, add_special_tokens: parameters of the step, in tokens and `true` or `false`.
+    Raises ModelConfigurationError.
     """
 
     def __init__(self, folder: Path, max_input_len: int, add_special_tokens: str) -> None:
-        self._most = COUNTED_TIMES * max_input_len
-        values = {"max_input_len": str(self._most), "add_special_tokens": add_special_tokens}
-        self._prompts = Prompts(folder / "tokenizer", ModelParameters("count", values))
+        self._max_counted_tokens = COUNTED_MULTIPLE * max_input_len
+        values = {
+            "max_input_len": str(self._max_counted_tokens),
+            "add_special_tokens": add_special_tokens,
+        }
+        self._prompts = RequestEncoder(folder / "tokenizer", ModelParameters("count", values))
 
     def count(self, requests: Sequence[Tensors]) -> list[Answer]:
-        """As Counter."""
+        """Count as TokenCounter.count."""
         rows = self._prompts.encode([_arrays(tensors) for tensors in requests])
         return [self._answer(row) for row in rows]
 
     def close(self) -> None:
-        """End the chat template's process."""
+        """Stop the chat template's process."""
         self._prompts.close()
 
     def _answer(self, row: Sequence[NDArray[np.int32] | TextPathError]) -> Answer:
         tokens = []
         for ids in row:
             if isinstance(ids, PromptTooLongError):
-                return {"more_than": self._most}
+                return {"more_than": self._max_counted_tokens}
             if isinstance(ids, TextPathError):
                 return {"error": str(ids)}
             tokens.append(len(ids))
@@ -67,14 +69,14 @@ class GenerationCounter:
 
 
 class ItemCounter:
-    """Items of an embedding and the other tasks that read texts: what the model reads of each."""
+    """Counts the tokens that a model of a text task reads of each item."""
 
     def __init__(self, folder: Path) -> None:
         self._texts = TextRequests(folder / "tokenizer", read_task(folder / "task"))
-        self._lock = threading.Lock()  # measuring a long text sets the tokenizer's truncation
+        self._lock = threading.Lock()  # counting a long text changes the tokenizer's truncation
 
     def count(self, requests: Sequence[Tensors]) -> list[Answer]:
-        """As Counter."""
+        """Count as TokenCounter.count."""
         with self._lock:
             encoded = self._texts.encode([_arrays(tensors) for tensors in requests])
         return [
@@ -85,14 +87,14 @@ class ItemCounter:
         ]
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: the counter has no processes."""
 
 
-def counter_of(folder: Path, max_input_len: int, add_special_tokens: str) -> Counter:
-    """The counter for the step in this version folder. Raises ConfigurationError."""
+def open_counter(folder: Path, max_input_len: int, add_special_tokens: str) -> TokenCounter:
+    """Open the counter for the step in a version folder. Raises ModelConfigurationError."""
     if not (folder / "tokenizer" / "tokenizer.json").is_file():
-        raise ConfigurationError(f"{folder} has no tokenizer/tokenizer.json")
-    # One thread of Rust's for short prompts: waking another costs more than it saves.
+        raise ModelConfigurationError(f"{folder} has no tokenizer/tokenizer.json")
+    # One Rust thread for short prompts: waking another costs more than it saves.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if (folder / "task").is_dir():
         return ItemCounter(folder)
@@ -100,7 +102,7 @@ def counter_of(folder: Path, max_input_len: int, add_special_tokens: str) -> Cou
 
 
 def _arrays(tensors: Tensors) -> dict[str, NDArray[Any]]:
-    """As Triton hands them to a step: texts are bytes."""
+    """Convert tensors into Triton's form, where texts are bytes."""
     return {
         name: np.array([_bytes(value) for value in values], dtype=object)
         for name, values in tensors.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton Python model: token chunks to text. It keeps nothing of a stream between two requests."""
+"""Triton Python model: token chunks to text, without state between two requests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,41 +7,41 @@ from typing import Any
 import numpy as np
 
 from textlib.errors import RequestError
-from textlib.receipts import ReceiptWriter, server_prefix
-from textlib.step_metrics import StepMetrics
-from textlib.text_outputs import text_outputs
-from textlib.token_bytes import load_token_bytes
-from textlib.token_chunk import unpack
-from textlib.triton_edge import (
-    answer_each,
-    existing,
-    loading,
+from textlib.scheduling.acknowledgements import ReceiptWriter, server_prefix
+from textlib.tokens.token_bytes import load_token_bytes
+from textlib.tokens.token_chunk import unpack
+from textlib.triton.edge import (
     queue_delay_ms,
     read_array,
+    reporting_load_errors,
+    require_path,
+    respond_to_each,
     version_folder,
 )
+from textlib.triton.step_metrics import StepMetrics
+from textlib.triton.text_outputs import text_outputs
 
 
 class TritonPythonModel:
     """token_chunk INT32[n, 36 or more] to the requested ones of seven outputs."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read 1/tokenizer/tokenizer.json; an unknown decoder is refused."""
-        with loading(args) as parameters:
+        """Read 1/tokenizer/tokenizer.json; raises a load error for an unknown decoder."""
+        with reporting_load_errors(args) as parameters:
             self._table = load_token_bytes(
-                existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
+                require_path(version_folder(args) / "tokenizer" / "tokenizer.json"),
                 skip_special_tokens=parameters.boolean("skip_special_tokens"),
             )
         self._receipts = ReceiptWriter(server_prefix(), queue_delay_ms=queue_delay_ms(args))
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Decode each request on its own."""
+        """Decode each request separately."""
         with self._receipts.batch():
-            return answer_each(requests, self._answer, self._metrics.failed)
+            return respond_to_each(requests, self._answer, self._metrics.count_error)
 
     def finalize(self) -> None:
-        """End the metrics and let go of the shared memory."""
+        """Remove the metrics and close the shared memory."""
         self._metrics.close()
         self._receipts.close()
 

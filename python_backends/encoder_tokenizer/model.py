@@ -7,16 +7,16 @@ from typing import Any
 from tasklib.task_file import read_task
 from tasklib.text_requests import TextRequests
 from textlib.errors import RequestError
-from textlib.step_metrics import StepMetrics
-from textlib.triton_edge import (
-    answer_each,
-    existing,
+from textlib.triton.edge import (
     limit_tokenizer_threads,
-    loading,
     read_arrays,
+    reporting_load_errors,
+    require_path,
+    respond_to_each,
     tensor,
     version_folder,
 )
+from textlib.triton.step_metrics import StepMetrics
 
 
 class TritonPythonModel:
@@ -26,10 +26,10 @@ class TritonPythonModel:
         """Load 1/task and 1/tokenizer."""
         limit_tokenizer_threads()
         folder = version_folder(args)
-        with loading(args) as parameters:
+        with reporting_load_errors(args) as parameters:
             self._texts = TextRequests(
-                existing(folder / "tokenizer"),
-                read_task(existing(folder / "task")),
+                require_path(folder / "tokenizer"),
+                read_task(require_path(folder / "task")),
                 multiple=parameters.integer("pad_to_multiple_of"),
             )
         self._metrics = StepMetrics(args)
@@ -44,8 +44,8 @@ class TritonPythonModel:
                 raise tensors
             return [tensor(name, tensors[name]) for name in request.requested_output_names()]
 
-        return answer_each(requests, answer, self._metrics.failed)
+        return respond_to_each(requests, answer, self._metrics.count_error)
 
     def finalize(self) -> None:
-        """End the metrics."""
+        """Remove the metrics."""
         self._metrics.close()

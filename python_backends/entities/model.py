@@ -2,10 +2,10 @@
 """Triton Python model: scores of tokens to the entities of a text."""
 
 from tasklib.last_step_model import LastStepModel
-from tasklib.last_steps import Entities
+from tasklib.last_steps import EntitiesStep
 
 
 class TritonPythonModel(LastStepModel):
-    """The tensors are those of tasklib.last_steps.Entities."""
+    """See tasklib.last_steps.EntitiesStep for the tensors."""
 
-    step = Entities
+    step = EntitiesStep

@@ -7,15 +7,15 @@ from typing import Any
 from tasklib.image_batches import ImageBatches, Pixels
 from tasklib.task_file import read_task
 from textlib.errors import TextPathError
-from textlib.step_metrics import StepMetrics
-from textlib.triton_edge import (
-    answer_each,
-    existing,
-    loading,
+from textlib.triton.edge import (
     read_arrays,
+    reporting_load_errors,
+    require_path,
+    respond_to_each,
     tensor,
     version_folder,
 )
+from textlib.triton.step_metrics import StepMetrics
 
 
 class TritonPythonModel:
@@ -23,18 +23,20 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read 1/task/task.json."""
-        with loading(args) as parameters:
-            task = read_task(existing(version_folder(args) / "task"))
-            self._batches = ImageBatches.of(task, parameters)
+        with reporting_load_errors(args) as parameters:
+            task = read_task(require_path(version_folder(args) / "task"))
+            self._batches = ImageBatches.from_task(task, parameters)
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Process the images of all requests at once."""
-        answers = iter(self._batches.of_requests([read_arrays(each) for each in requests]))
-        return answer_each(requests, lambda _: _tensors(next(answers)), self._metrics.failed)
+        answers = iter(self._batches.pixels_of_requests([read_arrays(each) for each in requests]))
+        return respond_to_each(
+            requests, lambda _: _tensors(next(answers)), self._metrics.count_error
+        )
 
     def finalize(self) -> None:
-        """End threads and metrics."""
+        """Stop the threads and remove the metrics."""
         self._metrics.close()
         self._batches.close()
 

@@ -2,10 +2,10 @@
 """Triton Python model: a classifier's scores to its labels, best first."""
 
 from tasklib.last_step_model import LastStepModel
-from tasklib.last_steps import Labels
+from tasklib.last_steps import LabelsStep
 
 
 class TritonPythonModel(LastStepModel):
-    """The tensors are those of tasklib.last_steps.Labels."""
+    """See tasklib.last_steps.LabelsStep for the tensors."""
 
-    step = Labels
+    step = LabelsStep

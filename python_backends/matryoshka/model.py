@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton Python model: embeddings cut to their first dimensions where a request asks for it."""
+"""Triton Python model: embeddings cut to the number of dimensions that a request sets."""
 
 from tasklib.last_step_model import LastStepModel
-from tasklib.last_steps import Matryoshka
+from tasklib.last_steps import MatryoshkaStep
 
 
 class TritonPythonModel(LastStepModel):
-    """The tensors are those of tasklib.last_steps.Matryoshka."""
+    """See tasklib.last_steps.MatryoshkaStep for the tensors."""
 
-    step = Matryoshka
+    step = MatryoshkaStep

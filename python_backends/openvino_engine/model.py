@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton Python model: OpenVINO GenAI, in a process of its own, behind the decoder loop."""
+"""Triton Python model: OpenVINO GenAI in a separate process, behind the decoder loop."""
 
 from collections.abc import Mapping
 
-from textlib.admission import TRITON_DECIDES
-from textlib.engine_process import EngineProcess
-from textlib.engine_service import EngineModel, Service
-from textlib.parameters import ModelParameters
-from textlib.request_tensors import SequenceLimits
-from textlib.triton_edge import existing, loading, version_folder
+from textlib.engine.process import EngineProcess
+from textlib.engine.service import EngineModel, EngineService
+from textlib.scheduling.admission import TRITON_DECIDES
+from textlib.triton.edge import reporting_load_errors, require_path, version_folder
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import SequenceLimits
 
-# The pipeline lines up what it cannot run yet, so that a finished sequence is replaced within the
-# same step. Once less than a quarter of its places waits there, Triton's queue gives a new batch.
+# The pipeline queues sequences beyond its places, so that it replaces a finished one in the same
+# step. Once fewer than a quarter of its places wait there, Triton passes a new batch.
 _WAITING_SHARE = 4
 
 
 def sequence_limits(parameters: ModelParameters) -> SequenceLimits:
-    """What a request is checked against before the pipeline, which does not check, sees it."""
+    """Return the limits for requests; the pipeline itself does not check them."""
     return SequenceLimits(
         max_input_len=parameters.integer("max_input_len"),
         max_seq_len=parameters.integer("max_seq_len"),
@@ -27,17 +27,17 @@ def sequence_limits(parameters: ModelParameters) -> SequenceLimits:
 
 
 class TritonPythonModel(EngineModel):
-    """The tensors are described in backend.toml."""
+    """See backend.toml for the tensors."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Start the engine on 1/engine, and the decoder loop."""
-        with loading(args) as parameters:
-            folder = existing(version_folder(args) / "engine")
+        with reporting_load_errors(args) as parameters:
+            folder = require_path(version_folder(args) / "engine")
             places = parameters.integer("max_num_seqs")
             limits = sequence_limits(parameters)
             waiting = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
             self._engine = EngineProcess(("-m", "openvinolib"), folder, parameters)
-            service = Service(
+            service = EngineService(
                 self._engine,
                 limits,
                 capacity=places + -(-places // _WAITING_SHARE),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton Python model: a graph of a task on a CPU, run by OpenVINO."""
+"""Triton Python model: a task's graph on a CPU, run by OpenVINO."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ import openvino
 
 from tensorlib.batches import Arrays
 from tensorlib.graph_model import GraphModel
-from textlib.errors import ConfigurationError
-from textlib.parameters import ModelParameters, Setting
-from textlib.triton_edge import existing
+from textlib.errors import ModelConfigurationError
+from textlib.triton.edge import require_path
+from textlib.triton.parameters import ModelParameters, Setting
 
 _DEVICE = "CPU"
-_INSIDE = "INFERENCE_PRECISION_HINT"
+_PRECISION_HINT = "INFERENCE_PRECISION_HINT"
 
 
 class OpenvinoSession:
@@ -29,45 +29,45 @@ class OpenvinoSession:
         try:
             self._compiled = core.compile_model(file, _DEVICE, dict(properties))
         except RuntimeError as error:
-            raise ConfigurationError(
+            raise ModelConfigurationError(
                 f"{file} cannot be loaded by OpenVINO with {dict(properties)}: {error}. "
                 "Build the model again, or correct engine.properties."
             ) from error
-        self.inputs = [one.get_any_name() for one in self._compiled.inputs]
-        self.outputs = [one.get_any_name() for one in self._compiled.outputs]
-        # A request has buffers of its own, and belongs to who runs it.
-        self._own = threading.local()
+        self.inputs = [port.get_any_name() for port in self._compiled.inputs]
+        self.outputs = [port.get_any_name() for port in self._compiled.outputs]
+        # An infer request has its own buffers, so each thread has one.
+        self._thread_state = threading.local()
 
     def run(self, arrays: Arrays, outputs: Sequence[str]) -> list[Any]:
-        """The outputs of these names in their order."""
-        request = getattr(self._own, "request", None)
+        """Run the graph and return the named outputs in order."""
+        request = getattr(self._thread_state, "request", None)
         if request is None:
-            request = self._own.request = self._compiled.create_infer_request()
-        made = request.infer(dict(arrays), share_inputs=True)
-        return [made[name] for name in outputs]
+            request = self._thread_state.request = self._compiled.create_infer_request()
+        results = request.infer(dict(arrays), share_inputs=True)
+        return [results[name] for name in outputs]
 
 
 def _require_bf16(core: Any, properties: Mapping[str, Setting]) -> None:
-    """Refuse: elsewhere OpenVINO silently computes in other types, which no proof has compared."""
-    known = core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
-    if properties.get(_INSIDE) == "bf16" and "BF16" not in known:
-        raise ConfigurationError(
-            "this engine computes in bf16, which this CPU does not (AVX512-BF16 or AMX). Serve it "
-            "where the CPU does, or build it with precision fp32."
+    """Raise ModelConfigurationError without bf16: OpenVINO would silently use unproven types."""
+    capabilities = core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
+    if properties.get(_PRECISION_HINT) == "bf16" and "BF16" not in capabilities:
+        raise ModelConfigurationError(
+            "this engine computes in bf16, which this CPU does not support (AVX512-BF16 or AMX). "
+            "Serve it on a CPU with bf16, or build it with precision fp32."
         )
 
 
 class TritonPythonModel(GraphModel):
-    """Triton's requests to OpenVINO."""
+    """Runs a graph with OpenVINO."""
 
     def open(
         self, folder: Path, args: Mapping[str, str], parameters: ModelParameters
     ) -> OpenvinoSession:
-        """Load openvino_model.xml. Raises ConfigurationError."""
+        """Load openvino_model.xml. Raises ModelConfigurationError."""
         if args["model_instance_kind"] == "GPU":
-            raise ConfigurationError(
-                f"{args['model_name']}: instance_group asks for a GPU, and this engine is for "
+            raise ModelConfigurationError(
+                f"{args['model_name']}: instance_group requests a GPU, but this engine is for "
                 "CPUs. Set `kind: KIND_CPU`."
             )
-        file = existing(folder / "openvino_model.xml")
+        file = require_path(folder / "openvino_model.xml")
         return OpenvinoSession(file, parameters.settings("properties"))

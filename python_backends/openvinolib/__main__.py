@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of an OpenVINO engine: `python -m openvinolib`, started by its stub."""
+"""The process of an OpenVINO engine: `python -m openvinolib`, started by the engine's stub."""
 
 from openvinolib.pipeline import OpenvinoEngine
-from textlib.engine_worker import main
+from textlib.engine.worker import main
 
 main(OpenvinoEngine)

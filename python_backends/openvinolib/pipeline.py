@@ -16,45 +16,48 @@ import openvino
 import openvino_genai
 from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
 
-from openvinolib.guides import check_guided, structure
-from openvinolib.vocabulary import vocabulary
-from textlib.engine_contract import Progress
-from textlib.engine_metrics import KvCache
-from textlib.engine_worker import end_process
-from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
-from textlib.guide_trials import GuideTrials
-from textlib.parameters import ModelParameters
-from textlib.partial_blocks import PartialBlocks
-from textlib.request_tensors import GenerationRequest, Guide
-from textlib.sampling import SamplingParams
-from textlib.token_chunk import FinishReason
+from openvinolib.guides import check_guide, structured_output_config
+from openvinolib.vocabulary import vocabulary_tokenizer
+from textlib.engine.contract import StreamProgress
+from textlib.engine.guide_trials import GuideTrials
+from textlib.engine.guided_step import GuidedStep
+from textlib.engine.partial_blocks import PartialBlocks
+from textlib.engine.worker import end_process
+from textlib.errors import EngineFailedError, ModelConfigurationError, RequestError, TextPathError
+from textlib.tokens.token_chunk import FinishReason
+from textlib.triton.engine_metrics import KvCache
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import GenerationRequest, GuideSpec
+from textlib.triton.sampling import SamplingParams
 
 _SEED_BITS = 32
-_TRIAL_SECONDS = 0.02  # how long a step waits at most where only guides are tried
-# xgrammar never forgets a guide: beyond this the pipeline is loaded again, between two answers.
+_TRIAL_SECONDS = 0.02  # maximum wait of a step while only guides are tested
+# xgrammar never drops a guide: beyond this size the pipeline is reloaded between two answers.
 _GUIDES_BYTES = 256 << 20
 _LOG = logging.getLogger(__name__)
 _FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
-    """A sequence in the pipeline, its ids so far, and the ids that end it."""
+class _RunningSequence:
+    """A sequence in the pipeline."""
 
     handle: GenerationHandle
-    ids: list[int]
+    ids: list[int]  # prompt and generated ids
+    prompt_length: int
+    guide: GuideSpec | None
     end_ids: frozenset[int]
     log_probs: bool
 
 
 class OpenvinoEngine:
-    """textlib's Engine over a ContinuousBatchingPipeline that sees token ids only."""
+    """A GenerationEngine over a ContinuousBatchingPipeline that sees only token ids."""
 
     def __init__(self, folder: Path, parameters: ModelParameters) -> None:
         self._folder, self._parameters = folder, parameters
         self._kv_blocks = parameters.integer("num_kv_blocks")
-        self._running: dict[int, _Running] = {}
-        self._held: dict[int, GenerationRequest] = {}  # until they may begin
+        self._running: dict[int, _RunningSequence] = {}
+        self._held: dict[int, GenerationRequest] = {}  # until they may start
         self._eos_token_ids = parameters.integers("eos_token_ids")
         self._tokenizer = folder.parent / "tokenizer" / "tokenizer.json"
         self._vocab_size = parameters.integer("vocab_size")
@@ -69,14 +72,14 @@ class OpenvinoEngine:
         self._load()
 
     def _load(self) -> None:
-        """A pipeline without streams. Raises ConfigurationError."""
-        self._partial = (
-            PartialBlocks(self._parameters.integer("block_size"), most=self._kv_blocks)
+        """Load a pipeline without streams. Raises ModelConfigurationError."""
+        self._partial_blocks = (
+            PartialBlocks(self._parameters.integer("block_size"), max_ends=self._kv_blocks)
             if self._parameters.boolean("enable_prefix_caching")
             else None
         )
-        self._vocabulary = vocabulary(self._tokenizer, self._vocab_size)
-        self._pipeline = _pipeline(self._folder, self._vocabulary, self._parameters)
+        self._vocabulary = vocabulary_tokenizer(self._tokenizer, self._vocab_size)
+        self._pipeline = _open_pipeline(self._folder, self._vocabulary, self._parameters)
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
         """Add a request; it joins at one of the next steps."""
@@ -87,125 +90,158 @@ class OpenvinoEngine:
             )
         if request.guide is not None:
             self._check_guided(request, request.guide)
-        if self._may_begin(stream_id, request):
-            self._begin(stream_id, request)
+        if self._may_start(stream_id, request):
+            self._start(stream_id, request)
         else:
             self._held[stream_id] = request
 
-    def _check_guided(self, request: GenerationRequest, guide: Guide) -> None:
+    def _check_guided(self, request: GenerationRequest, guide: GuideSpec) -> None:
         if self._vocabulary is None or not self._eos_token_ids:
             raise RequestError(
                 "guided_decoding_guide_type: answers of this model cannot be guided: "
-                + ("it has no end token" if self._vocabulary else "its tokens have no text alone")
+                + (
+                    "it has no end token"
+                    if self._vocabulary
+                    else "the text of its tokens depends on their neighbours"
+                )
                 + ". Send the request without a guide."
             )
-        check_guided(request, guide)
+        check_guide(request, guide)
 
-    def _may_begin(self, stream_id: int, request: GenerationRequest) -> bool:
+    def _may_start(self, stream_id: int, request: GenerationRequest) -> bool:
         if self._trials.compiled_bytes > _GUIDES_BYTES:
             return False
-        if request.guide is not None and not self._trials.passed(request.guide):
+        if request.guide is not None and not self._trials.is_accepted(request.guide):
             return False
         prompt = request.token_ids.tolist()
-        return self._partial is None or self._partial.may_begin(stream_id, prompt)
+        return self._partial_blocks is None or self._partial_blocks.try_claim(stream_id, prompt)
 
-    def _begin(self, stream_id: int, request: GenerationRequest) -> None:
+    def _start(self, stream_id: int, request: GenerationRequest) -> None:
         ids = openvino.Tensor(request.token_ids.astype(np.int64)[np.newaxis])
         sampling = request.sampling
-        config = generation_config(_behind(sampling, request.resumed))
-        ends = frozenset(sampling.end_ids)
+        config = generation_config(_resumed_sampling(sampling, request.num_resumed_ids))
+        end_ids = frozenset(sampling.end_ids)
         if request.guide is not None:
-            ends |= set(self._eos_token_ids)  # where a guide is through nothing else may come
-            config.stop_token_ids = set(ends)
-            config.structured_output_config = structure(request.guide)
+            end_ids |= set(self._eos_token_ids)  # after a complete guide only an end token may come
+            config.stop_token_ids = set(end_ids)
+            config.structured_output_config = structured_output_config(request.guide)
         try:
             handle = self._pipeline.add_request(stream_id, ids, config)
-        except RuntimeError as error:  # its checks of the generation config
-            self._begun(stream_id)
-            raise RequestError(f"OpenVINO refuses the request: {error}") from error
-        self._running[stream_id] = _Running(
-            handle, request.token_ids.tolist(), ends, sampling.log_probs
+        except RuntimeError as error:  # the pipeline checks the generation config
+            self._release_claim(stream_id)
+            raise RequestError(f"OpenVINO rejects the request: {error}") from error
+        self._running[stream_id] = _RunningSequence(
+            handle,
+            request.token_ids.tolist(),
+            len(request.token_ids),
+            request.guide,
+            end_ids,
+            sampling.log_probs,
         )
 
-    def step(self) -> Sequence[Progress]:
+    def step(self) -> Sequence[StreamProgress]:
         """Advance every sequence by one step."""
         if not self._running and self._trials.compiled_bytes > _GUIDES_BYTES:
-            self._renew()
-        refused = self._begin_held()
-        if self._held and not self._running:  # for guides that are tried
-            self._trials.wait(0.0 if refused else _TRIAL_SECONDS)
-            return refused
+            self._reload()
+        rejected = self._start_held()
+        if self._held and not self._running:  # their guides are being tested
+            self._trials.wait(0.0 if rejected else _TRIAL_SECONDS)
+            return rejected
+        guided_step = GuidedStep(self._guides_in_decode())
         try:
             self._pipeline.step()
-        except Exception:  # it would throw at each step from now on
+        except Exception:  # the pipeline would raise in every later step
             self._held.clear()
-            self._renew()
+            self._reload()
             raise
         progress = [
-            _read(stream_id, running)
+            _read_progress(stream_id, running)
             for stream_id, running in self._running.items()
             if running.handle.can_read()
         ]
+        if problem := guided_step.slowness_error():
+            progress = self._end_guided(progress, problem)
         for item in progress:
-            self._begun(item.stream_id)
+            self._release_claim(item.stream_id)
             if item.error or item.finish:
                 self.cancel(item.stream_id)
-        return refused + progress
+        return rejected + progress
 
-    def _renew(self) -> None:
-        """Another pipeline, which knows nothing of guides, in place of this one."""
-        began = time.monotonic()
-        self._trials.begin_anew()
+    def _guides_in_decode(self) -> set[GuideSpec]:
+        """Return the guides of the next step; none if it may compute a prompt, which takes long."""
+        running = self._running.values()
+        if any(len(each.ids) == each.prompt_length for each in running):
+            return set()
+        return {each.guide for each in running if each.guide is not None}
+
+    def _end_guided(
+        self, progress: list[StreamProgress], problem: RequestError
+    ) -> list[StreamProgress]:
+        """Fail the guided streams: in each further step every other stream would wait, too."""
+        guided = {key: each.guide for key, each in self._running.items() if each.guide is not None}
+        if len({*guided.values()}) == 1:  # else it is unknown which one was slow
+            self._trials.reject(next(iter(guided.values())), problem)
+        _LOG.warning("%d guided streams are ended: %s", len(guided), problem)
+        remaining = [item for item in progress if item.stream_id not in guided]
+        return remaining + [StreamProgress(key, [], error=problem) for key in guided]
+
+    def _reload(self) -> None:
+        """Replace the pipeline by a new one without guides."""
+        started_at = time.monotonic()
+        self._trials.reset()
         self._running.clear()
-        del self._pipeline, self._vocabulary  # their memory first
+        del self._pipeline, self._vocabulary  # frees their memory first
         try:
             self._load()
         except Exception as error:
-            end_process(f"the pipeline cannot be loaded again: {error}")
-        _LOG.warning("the pipeline was loaded again in %.1f s", time.monotonic() - began)
+            end_process(f"the pipeline cannot be reloaded: {error}")
+        _LOG.warning("the pipeline was reloaded in %.1f s", time.monotonic() - started_at)
 
-    def _begin_held(self) -> list[Progress]:
-        """Add the held requests; returns the errors of those that OpenVINO refuses."""
-        refused = []
+    def _start_held(self) -> list[StreamProgress]:
+        """Add the held requests; return the errors of rejected ones."""
+        rejected = []
         for stream_id, request in list(self._held.items()):
             try:
-                if self._may_begin(stream_id, request):
+                if self._may_start(stream_id, request):
                     del self._held[stream_id]
-                    self._begin(stream_id, request)
+                    self._start(stream_id, request)
             except TextPathError as error:
                 self._held.pop(stream_id, None)
-                refused.append(Progress(stream_id, [], error=error))
-        return refused
+                rejected.append(StreamProgress(stream_id, [], error=error))
+        return rejected
 
-    def _begun(self, stream_id: int) -> None:
-        if self._partial:
-            self._partial.begun(stream_id)
+    def _release_claim(self, stream_id: int) -> None:
+        if self._partial_blocks:
+            self._partial_blocks.release_claim(stream_id)
 
     def cancel(self, stream_id: int) -> None:
         """Free the KV blocks of a sequence, finished or not."""
-        self._held.pop(stream_id, None)
+        held = self._held.pop(stream_id, None)
+        guide = held.guide if held else None
+        if guide is not None and all(each.guide != guide for each in self._held.values()):
+            self._trials.withdraw(guide)
         if running := self._running.pop(stream_id, None):
             running.handle.cancel()
-            self._begun(stream_id)
-            if self._partial:  # the last id was computed or not
-                self._partial.ended(running.ids[:-1])
-                self._partial.ended(running.ids)
+            self._release_claim(stream_id)
+            if self._partial_blocks:  # the last id may or may not be computed
+                self._partial_blocks.record_end(running.ids[:-1])
+                self._partial_blocks.record_end(running.ids)
 
     def kv_cache(self) -> KvCache:
-        """Used and free blocks, as of the last step.
+        """Return the used and free blocks as of the last step.
 
-        The pipeline gives a percentage, with blocks of its prefix cache as used until a step needs
-        them: without a running sequence they are free.
+        The pipeline reports a percentage that counts blocks of its prefix cache as used until a
+        step needs them; without a running sequence all blocks are free.
         """
         used = round(self._pipeline.get_metrics().cache_usage / 100 * self._kv_blocks)
         used = used if self._running else 0
         return KvCache(used, self._kv_blocks - used)
 
 
-def _pipeline(
+def _open_pipeline(
     folder: Path, tokens: openvino_genai.Tokenizer | None, parameters: ModelParameters
 ) -> openvino_genai.ContinuousBatchingPipeline:
-    """The pipeline of an engine's folder. Raises ConfigurationError."""
+    """Load the pipeline of an engine's folder. Raises ModelConfigurationError."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.num_kv_blocks = parameters.integer("num_kv_blocks")
     scheduler.max_num_seqs = parameters.integer("max_num_seqs")
@@ -218,18 +254,18 @@ def _pipeline(
             return openvino_genai.ContinuousBatchingPipeline(
                 folder, tokens, scheduler, "CPU", **properties
             )
-        # A folder without openvino_tokenizer.xml: the pipeline then works on ids alone.
+        # Without openvino_tokenizer.xml in the folder, the pipeline works only on ids.
         return openvino_genai.ContinuousBatchingPipeline(
             folder, scheduler_config=scheduler, device="CPU", properties=properties
         )
     except RuntimeError as error:
-        raise ConfigurationError(
+        raise ModelConfigurationError(
             f"OpenVINO cannot load {folder} with {properties}: {error}. "
             "Build the model again, or correct engine.properties."
         ) from error
 
 
-def _read(stream_id: int, running: _Running) -> Progress:
+def _read_progress(stream_id: int, running: _RunningSequence) -> StreamProgress:
     ids: list[int] = []
     log_probs: list[float] = []
     finish = FinishReason.NONE
@@ -243,13 +279,15 @@ def _read(stream_id: int, running: _Running) -> Progress:
     for position, token in enumerate(ids):
         if token in running.end_ids:
             made = position + 1
-            return Progress(stream_id, ids[:made], FinishReason.STOP, log_probs=log_probs[:made])
-    error = None if ids or finish else _dropped(running.handle)
-    return Progress(stream_id, ids, finish, error, log_probs)
+            return StreamProgress(
+                stream_id, ids[:made], FinishReason.STOP, log_probs=log_probs[:made]
+            )
+    error = None if ids or finish else _dropped_error(running.handle)
+    return StreamProgress(stream_id, ids, finish, error, log_probs)
 
 
-def _dropped(handle: GenerationHandle) -> TextPathError | None:
-    """The pipeline reports a sequence that it gave up by an empty read."""
+def _dropped_error(handle: GenerationHandle) -> TextPathError | None:
+    """Return the error of a sequence that the pipeline dropped, which it reports as no ids."""
     if handle.get_status() == openvino_genai.GenerationStatus.RUNNING:
         return None
     return EngineFailedError(
@@ -258,30 +296,30 @@ def _dropped(handle: GenerationHandle) -> TextPathError | None:
     )
 
 
-def _behind(sampling: SamplingParams, resumed: int) -> SamplingParams:
-    """The sampling of an answer whose first `resumed` ids came from another server."""
+def _resumed_sampling(sampling: SamplingParams, resumed: int) -> SamplingParams:
+    """Return the sampling of an answer whose first `resumed` ids came from another server."""
     if not resumed:
         return sampling
     for name in ("presence_penalty", "frequency_penalty"):
         if getattr(sampling, name):
             raise RequestError(
-                f"{name}: OpenVINO GenAI counts only what it made itself, so it cannot continue "
+                f"{name}: OpenVINO GenAI counts only ids that it generated, so it cannot continue "
                 "after resume_ids. Send the request without them, for a new answer."
             )
-    # The same numbers must not be drawn a second time.
+    # The sampler must not repeat the random numbers of the first part.
     return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + resumed)
 
 
 def generation_config(sampling: SamplingParams) -> openvino_genai.GenerationConfig:
-    """OpenVINO's form of the sampling parameters."""
+    """Convert the sampling parameters into OpenVINO's form."""
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = sampling.max_tokens
     if sampling.end_ids:
-        # The pipeline ends the sequence within the step that makes its end: one that is cancelled
-        # afterwards takes part in one more. To an eos_token_id it adds no ids of its own files.
+        # The pipeline ends the sequence in the step that generates the end id; a later cancel
+        # would cost one more step. With an eos_token_id it adds no ids from its own files.
         config.eos_token_id = sampling.end_ids[0]
         config.stop_token_ids = set(sampling.end_ids)
-        config.min_new_tokens = sampling.min_tokens  # until then they are kept improbable
+        config.min_new_tokens = sampling.min_tokens  # suppresses end ids until then
     else:
         config.ignore_eos = True
     config.logprobs = int(sampling.log_probs)
@@ -293,12 +331,13 @@ def generation_config(sampling: SamplingParams) -> openvino_genai.GenerationConf
         config.temperature = sampling.temperature
         config.top_p = sampling.top_p
         config.top_k = sampling.top_k
+        config.min_p = sampling.min_p
         config.rng_seed = _seed(sampling.seed)
     return config
 
 
 def _seed(seed: int | None) -> int:
-    """32 bits, all that the pipeline's generator uses; its default would repeat one sample."""
+    """Return a seed of 32 bits, which the pipeline uses; its default would repeat one sample."""
     if seed is None:
         return secrets.randbits(_SEED_BITS)
     return (seed ^ seed >> _SEED_BITS) & (1 << _SEED_BITS) - 1

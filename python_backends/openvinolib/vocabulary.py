@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of each token, in the form in which OpenVINO GenAI's guided decoding looks for them.
+"""The bytes of each token, in the form that OpenVINO GenAI's guided decoding reads.
 
-Its xgrammar reads them from the decoder of a tokenizer in OpenVINO's form. Our pipeline works on
-ids and has none, so it gets a decoder that holds the vocabulary and is never run: the bytes are
-those with which the text path decodes.
+xgrammar reads them from the decoder of a tokenizer in OpenVINO's form. Our pipeline works on ids
+without a tokenizer, so it gets a decoder that contains the vocabulary and never runs. The bytes are
+the ones with which the text path decodes.
 """
 
 import tempfile
@@ -18,28 +18,29 @@ import openvino_tokenizers
 from openvino import Model, PartialShape, Type, op, opset15
 from openvino.utils.node_factory import NodeFactory
 
-from textlib.token_bytes import load_token_bytes, lone_bytes
+from textlib.tokens.token_bytes import bytes_per_id, load_token_bytes
 
-_MOST_INT32 = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 
-# For as long as the process lives: its end would unload the code of nodes that are still there.
+# Kept for the life of the process: destroying it would unload the code of existing nodes.
 _FACTORY = NodeFactory()
 _FACTORY.add_extension(str(openvino_tokenizers._ext_path))
 
 
-def vocabulary(
-    tokenizer_json: Path, size: int, *, before: int = 0
+def vocabulary_tokenizer(
+    tokenizer_json: Path, size: int, *, leading_ids: int = 0
 ) -> openvino_genai.Tokenizer | None:
-    """A tokenizer that holds the bytes of the model's `size` ids; None where ids have none alone.
+    """Create a tokenizer with the bytes of the model's `size` ids.
 
-    Special tokens have no bytes: no guide asks for them. before: so many more without any, which
-    have the first ids. Raises ConfigurationError.
+    None if the bytes of ids depend on their neighbours. Special tokens have no bytes: no guide
+    contains them. leading_ids: number of ids without bytes to insert in front. Raises
+    ModelConfigurationError.
     """
-    known = lone_bytes(load_token_bytes(tokenizer_json, skip_special_tokens=True))
-    if known is None:
+    token_bytes = bytes_per_id(load_token_bytes(tokenizer_json, skip_special_tokens=True))
+    if token_bytes is None:
         return None
-    nothing = [b""]
-    tokens = [*nothing * before, *known[:size], *nothing * (size - len(known))]
+    empty = [b""]
+    tokens = [*empty * leading_ids, *token_bytes[:size], *empty * (size - len(token_bytes))]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "openvino_detokenizer.xml"
         openvino.save_model(_decoder(tokens), file, compress_to_fp16=False)
@@ -47,15 +48,13 @@ def vocabulary(
 
 
 def _decoder(tokens: Sequence[bytes]) -> Model:
-    """Ids INT64[n, m] to texts, in the form in which the library looks for a vocabulary."""
+    """Create the decoder from ids INT64[n, m] to texts in which the library finds a vocabulary."""
     ids = op.Parameter(Type.i64, PartialShape(["?", "?"]))
-    ends = np.cumsum([len(token) for token in tokens], dtype=np.int32)
-    begins = np.concatenate([np.zeros(1, np.int32), ends[:-1]]).astype(np.int32)
+    end_offsets = np.cumsum([len(token) for token in tokens], dtype=np.int32)
+    start_offsets = np.concatenate([np.zeros(1, np.int32), end_offsets[:-1]]).astype(np.int32)
     joined = np.frombuffer(b"".join(tokens), dtype=np.uint8)
-    skipped = opset15.slice(
-        _constant([0]), _constant([0]), _constant([_MOST_INT32]), _constant([1])
-    )
-    strings = [op.Constant(values).output(0) for values in (begins, ends, joined)]
+    skipped = opset15.slice(_constant([0]), _constant([0]), _constant([_MAX_INT32]), _constant([1]))
+    strings = [op.Constant(values).output(0) for values in (start_offsets, end_offsets, joined)]
     decoder = _FACTORY.create(
         "VocabDecoder", [opset15.convert(ids, "i32").output(0), *strings, skipped.output(0)]
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of tokens to entities of the text.
+"""Turn labels of tokens into entities of the text.
 
-The rule is that of transformers' TokenClassificationPipeline with aggregation_strategy="simple":
-the best label of each token; neighbours of one tag join, unless the later one begins with `B-`.
+Follows transformers' TokenClassificationPipeline with aggregation_strategy="simple": each token
+gets its best label; neighbours with the same tag join, unless the later label starts with `B-`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from tasklib.labels import require_finite
 
 OUTSIDE = "O"
-SPECIAL = -1  # both offsets of a token that stands for no text, such as [CLS]
+SPECIAL = -1  # both offsets of a token without text, such as [CLS]
 
 
 @dataclass(frozen=True)
-class Entity:
-    """`start` and `end` are characters (code points) of the text; score: mean over its tokens."""
+class TextEntity:
+    """An entity; `start` and `end` are offsets in characters (code points)."""
 
     label: str
-    score: float
+    score: float  # mean over its tokens
     start: int
     end: int
     text: str
 
     def as_dict(self) -> dict[str, str | float | int]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
@@ -40,16 +40,16 @@ class _Token:
     end: int
 
 
-def entities(
+def find_entities(
     token_scores: NDArray[np.float32],
     offsets: NDArray[np.int32],
     text: str,
     labels: Sequence[str],
-) -> list[Entity]:
-    """The entities of one text, in its order.
+) -> list[TextEntity]:
+    """Return the entities of one text in order.
 
     token_scores: FP32[tokens, labels] after softmax. offsets: INT32[tokens, 2] in characters,
-    SPECIAL for special tokens. Raises EngineFailedError for scores that are not numbers.
+    SPECIAL for special tokens. Raises EngineFailedError for scores that are not finite.
     """
     scores = token_scores[: len(offsets)]
     require_finite("token_scores", scores)
@@ -59,14 +59,18 @@ def entities(
         for index, (label, (start, end)) in enumerate(zip(best, offsets, strict=True))
         if start != SPECIAL
     )
-    return [one for group in _groups(tokens) if (one := _entity(group, text)).label != OUTSIDE]
+    return [
+        entity
+        for group in _group_tokens(tokens)
+        if (entity := _entity(group, text)).label != OUTSIDE
+    ]
 
 
-def _groups(tokens: Iterable[_Token]) -> Iterator[list[_Token]]:
+def _group_tokens(tokens: Iterable[_Token]) -> Iterator[list[_Token]]:
     group: list[_Token] = []
     for token in tokens:
-        begins, tag = _tag(token.label)
-        if group and (begins or tag != _tag(group[-1].label)[1]):
+        starts_entity, tag = _tag(token.label)
+        if group and (starts_entity or tag != _tag(group[-1].label)[1]):
             yield group
             group = []
         group.append(token)
@@ -75,13 +79,13 @@ def _groups(tokens: Iterable[_Token]) -> Iterator[list[_Token]]:
 
 
 def _tag(label: str) -> tuple[bool, str]:
-    """Whether the label begins an entity, and of which kind."""
+    """Return whether the label starts an entity, and its tag."""
     if label.startswith(("B-", "I-")):
         return label[0] == "B", label[2:]
     return False, label
 
 
-def _entity(group: Sequence[_Token], text: str) -> Entity:
+def _entity(group: Sequence[_Token], text: str) -> TextEntity:
     start, end = group[0].start, group[-1].end
     score = float(np.mean([token.score for token in group]))
-    return Entity(group[0].label.split("-", 1)[-1], score, start, end, text[start:end])
+    return TextEntity(group[0].label.split("-", 1)[-1], score, start, end, text[start:end])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that does the work of a task's other steps: the last one, or with it the first's.
+"""The steps of a task that an engine inlines: the last one, or the first and the last.
 
-Parameters of the model say which: `inline_<backend>` is true for each step that was folded into it.
+The model's parameter `inline_<backend>` is true for each inlined step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tasklib.labels import require_finite
 from tasklib.last_steps import LAST_STEPS, LastStep
-from tasklib.task_file import Task
+from tasklib.task_file import TaskDefinition
 from textlib.errors import EngineFailedError, RequestError
-from textlib.parameters import ModelParameters
+from textlib.triton.parameters import ModelParameters
 
 if TYPE_CHECKING:
     from tasklib.image_batches import ImageBatches
@@ -29,24 +29,24 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class GraphWork:
-    """What the graph is fed for one request, and how its outputs become the answer."""
+    """The work of the graph for one request."""
 
-    feed: Arrays
-    answer: Callable[[Arrays], dict[str, NDArray[Any]]]
+    feed: Arrays  # the graph's inputs by name
+    answer: Callable[[Arrays], dict[str, NDArray[Any]]]  # the graph's outputs to the answer's
 
 
 class GraphTask:
-    """Around a graph with these inputs and outputs."""
+    """The inlined steps of a task around a graph."""
 
     def __init__(
         self,
-        task: Task,
+        task: TaskDefinition,
         tokenizer_folder: Path,
         parameters: ModelParameters,
         inputs: Sequence[str],
         outputs: Sequence[str],
     ) -> None:
-        """Raises ConfigurationError."""
+        """`inputs`, `outputs`: names of the graph's tensors. Raises ModelConfigurationError."""
         self._inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._texts: TextRequests | None = None
         if parameters.boolean(f"inline_{TOKENIZER}", default=False):
@@ -59,56 +59,56 @@ class GraphTask:
             if parameters.boolean(f"inline_{name}", default=False):
                 self._last = kind(task)
 
-    def works(self, requests: Sequence[Arrays]) -> list[GraphWork | RequestError]:
-        """What is to be done for each request; texts and images of all of them go together."""
+    def prepare_all(self, requests: Sequence[Arrays]) -> list[GraphWork | RequestError]:
+        """Return the work for each request; processes all texts or images together."""
         prepared: Sequence[Arrays | RequestError] = requests
         if self._texts is not None:
             prepared = self._texts.encode(requests)
         elif self._images is not None:
             prepared = [
-                one if isinstance(one, RequestError) else {_PIXELS: one}
-                for one in self._images.of_requests(requests)
+                item if isinstance(item, RequestError) else {_PIXELS: item}
+                for item in self._images.pixels_of_requests(requests)
             ]
         return [
-            one if isinstance(one, RequestError) else self._work(request, one)
-            for request, one in zip(requests, prepared, strict=True)
+            item if isinstance(item, RequestError) else self._prepare(request, item)
+            for request, item in zip(requests, prepared, strict=True)
         ]
 
-    def _work(self, request: Arrays, prepared: Arrays) -> GraphWork | RequestError:
+    def _prepare(self, request: Arrays, prepared: Arrays) -> GraphWork | RequestError:
         missing = [name for name in self._inputs if name not in prepared]
         if missing:
             return RequestError(f"{missing[0]} is missing: the graph reads it.")
         feed = {name: prepared[name] for name in self._inputs}
-        seen = {**request, **prepared}
+        tensors = {**request, **prepared}
         if self._last is not None:
             try:
-                self._last.check(seen)
+                self._last.check(tensors)
             except RequestError as error:
                 return error
-        # Copies: Triton takes its tensors back before the graph has run.
-        kept = {name: array.copy() for name, array in seen.items() if name not in feed}
-        return GraphWork(feed, lambda outputs: self._answer(kept, outputs))
+        # Copies: Triton releases its tensors before the graph has run.
+        retained = {name: array.copy() for name, array in tensors.items() if name not in feed}
+        return GraphWork(feed, lambda outputs: self._answer(retained, outputs))
 
-    def _answer(self, seen: Arrays, outputs: Arrays) -> dict[str, NDArray[Any]]:
+    def _answer(self, tensors: Arrays, outputs: Arrays) -> dict[str, NDArray[Any]]:
         for name, array in outputs.items():
             if array.dtype.kind == "f":
                 require_finite(name, array)
         if self._last is None:
-            return {**seen, **outputs}
+            return {**tensors, **outputs}
         if self._last.reads not in outputs:
             raise EngineFailedError(f"the graph has no output {self._last.reads}.")
-        return {**seen, **outputs, **self._last.answer(seen, outputs[self._last.reads])}
+        return {**tensors, **outputs, **self._last.answer(tensors, outputs[self._last.reads])}
 
 
-def _text_requests(tokenizer_folder: Path, task: Task) -> "TextRequests":
-    # The package `tokenizers` is installed only where a model has this step.
+def _text_requests(tokenizer_folder: Path, task: TaskDefinition) -> "TextRequests":
+    # The package `tokenizers` is installed only for models with this step.
     from tasklib.text_requests import TextRequests
 
     return TextRequests(tokenizer_folder, task)
 
 
-def _image_batches(task: Task, parameters: ModelParameters) -> "ImageBatches":
-    # Nor is Pillow.
+def _image_batches(task: TaskDefinition, parameters: ModelParameters) -> "ImageBatches":
+    # Pillow is installed only for models with this step.
     from tasklib.image_batches import ImageBatches
 
-    return ImageBatches.of(task, parameters)
+    return ImageBatches.from_task(task, parameters)

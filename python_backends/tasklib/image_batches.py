@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several images at once: Pillow decodes and resizes without the interpreter's lock."""
+"""Process several images in parallel: Pillow releases the interpreter lock."""
 
 import os
 import threading
@@ -15,44 +15,41 @@ from PIL import Image
 from tasklib.image_processing import ImageProcessor
 from tasklib.image_settings import image_settings
 from tasklib.item_errors import ItemError
-from tasklib.task_file import Task
-from textlib.parameters import ModelParameters
+from tasklib.task_file import TaskDefinition
+from textlib.triton.parameters import ModelParameters
 
 Pixels = NDArray[np.float32] | ItemError
 
 
 class PixelBudget:
-    """Lets in as many images as have `most` pixels together; each has that many at most."""
+    """Limits the pixels of all images in progress to `max_pixels`."""
 
-    def __init__(self, most: int) -> None:
-        self._left = self._most = most
+    def __init__(self, max_pixels: int) -> None:
+        self._remaining = self._max_pixels = max_pixels
         self._changed = threading.Condition()
 
     @contextmanager
-    def held(self, pixels: int) -> Iterator[None]:
-        """Wait for room, and hold it."""
-        pixels = min(pixels, self._most)
+    def reserve(self, pixels: int) -> Iterator[None]:
+        """Wait until `pixels` are available, and hold them in the context."""
+        pixels = min(pixels, self._max_pixels)
         with self._changed:
-            self._changed.wait_for(lambda: self._left >= pixels)
-            self._left -= pixels
+            self._changed.wait_for(lambda: self._remaining >= pixels)
+            self._remaining -= pixels
         try:
             yield
         finally:
             with self._changed:
-                self._left += pixels
+                self._remaining += pixels
                 self._changed.notify_all()
 
 
 class ImageBatches:
-    """The images of several requests, in threads."""
+    """Processes the images of several requests in threads."""
 
     def __init__(
         self, processor: ImageProcessor, *, max_pixels: int, threads: int | None = None
     ) -> None:
-        """`max_pixels`: decoded at a time, all images together.
-
-        `threads`: one per core of this process when absent.
-        """
+        """`max_pixels`: limit for all images in progress. `threads`: default one per core."""
         self._processor = processor
         self._budget = PixelBudget(max_pixels)
         self._threads = ThreadPoolExecutor(
@@ -60,21 +57,23 @@ class ImageBatches:
         )
 
     @classmethod
-    def of(cls, task: Task, parameters: ModelParameters) -> "ImageBatches":
-        """Those of a model's task and its parameter `max_pixels`. Raises ConfigurationError."""
-        most = parameters.integer("max_pixels")
-        return cls(ImageProcessor(image_settings(task), max_pixels=most), max_pixels=most)
+    def from_task(cls, task: TaskDefinition, parameters: ModelParameters) -> "ImageBatches":
+        """Create from a task and the parameter `max_pixels`. Raises ModelConfigurationError."""
+        max_pixels = parameters.integer("max_pixels")
+        return cls(
+            ImageProcessor(image_settings(task), max_pixels=max_pixels), max_pixels=max_pixels
+        )
 
-    def of_requests(self, requests: Sequence[Mapping[str, NDArray[Any]]]) -> list[Pixels]:
-        """The same of requests' tensors: `image` BYTES[n, 1]."""
-        files = [[bytes(one) for one in arrays["image"].reshape(-1)] for arrays in requests]
+    def pixels_of_requests(self, requests: Sequence[Mapping[str, NDArray[Any]]]) -> list[Pixels]:
+        """Process the tensor `image` BYTES[n, 1] of each request, as `pixels` does."""
+        files = [[bytes(encoded) for encoded in arrays["image"].reshape(-1)] for arrays in requests]
         return self.pixels(files)
 
     def pixels(self, requests: Sequence[Sequence[bytes]]) -> list[Pixels]:
-        """Process encoded images by request: FP32[images, 3, height, width] each.
+        """Process encoded images by request; return FP32[images, 3, height, width] for each.
 
-        A request with a bad image gets an error that names the first such by its index from 0,
-        where it has several images; the others are not touched by it.
+        A request with an invalid image gets an error instead; with several images the error names
+        the index of the first invalid one.
         """
         arrays = [
             np.empty((len(images), *self._processor.shape), dtype=np.float32) for images in requests
@@ -84,35 +83,35 @@ class ImageBatches:
             for images, array in zip(requests, arrays, strict=True)
             for image, out in zip(images, array, strict=True)
         ]
-        # One image needs no other thread, and no way there and back.
+        # One image does not need a thread switch.
         mapped = map if len(work) == 1 else self._threads.map
-        failures = iter(list(mapped(self._failure, work)))
+        failures = iter(list(mapped(self._process, work)))
         return [
-            _answer([next(failures) for _ in images], array)
+            _request_pixels([next(failures) for _ in images], array)
             for images, array in zip(requests, arrays, strict=True)
         ]
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown()
 
-    def _failure(self, work: tuple[bytes, Any]) -> ItemError | None:
+    def _process(self, work: tuple[bytes, Any]) -> ItemError | None:
         encoded, out = work
         try:
-            image = self._processor.opened(encoded)
-            with self._budget.held(_pixels(image)):
+            image = self._processor.open(encoded)
+            with self._budget.reserve(_pixel_count(image)):
                 self._processor.fill(image, out)
         except ItemError as error:
             return error
         return None
 
 
-def _pixels(image: Image.Image) -> int:
+def _pixel_count(image: Image.Image) -> int:
     return image.width * image.height
 
 
-def _answer(failures: Sequence[ItemError | None], array: NDArray[np.float32]) -> Pixels:
+def _request_pixels(failures: Sequence[ItemError | None], array: NDArray[np.float32]) -> Pixels:
     for index, error in enumerate(failures):
         if error is not None:
-            return error.at(index) if len(failures) > 1 else error
+            return error.with_index(index) if len(failures) > 1 else error
     return array

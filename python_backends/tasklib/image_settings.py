@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint's image processor does, as the build compiled it. Standard library only.
+"""The settings of a checkpoint's image processor, as compiled by the build. Standard library only.
 
-The build reads preprocessor_config.json, fills in what its class leaves to defaults and refuses
-what is not known (builders/shared/taskcompile/image_processors.py); here nothing is a default.
+The build reads preprocessor_config.json, fills in the defaults of its class and rejects unknown
+settings (builders/shared/taskcompile/image_processors.py); here nothing has a default.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasklib.task_file import FILE, Task
-from textlib.errors import ConfigurationError
+from tasklib.task_file import FILE, TaskDefinition
+from textlib.errors import ModelConfigurationError
 
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """The `image` object of task.json, under the names of transformers.
+    """The `image` object of task.json, with the names of transformers."""
 
-    `processor`: the class without `Fast` and `Pil`. `size`: height and width, or shortest_edge, in
-    pixels; `resample`: Pillow's number of a filter. `crop_pct`: ConvNeXT's, else None. `height` and
-    `width`: of the tensor, in pixels.
-    """
-
-    processor: str
+    processor: str  # the class name without `Fast` and `Pil`
     do_resize: bool
-    size: Mapping[str, int]
-    resample: int
-    crop_pct: float | None
+    size: Mapping[str, int]  # height and width, or shortest_edge, in pixels
+    resample: int  # Pillow's number of a filter
+    crop_pct: float | None  # of ConvNeXT, else None
     do_center_crop: bool
     crop_size: Mapping[str, int]
     do_rescale: bool
@@ -33,21 +28,24 @@ class ImageSettings:
     do_normalize: bool
     image_mean: Sequence[float]
     image_std: Sequence[float]
-    height: int
+    height: int  # of the tensor, in pixels
     width: int
 
 
-def image_settings(task: Task) -> ImageSettings:
-    """The image part of a task that reads images.
+def image_settings(task: TaskDefinition) -> ImageSettings:
+    """Return the image settings of a task.
 
-    Raises ConfigurationError for another task, and for settings of another version.
+    Raises ModelConfigurationError for a task without images, and for settings of another version.
     """
     if task.image is None:
-        raise ConfigurationError(f"the task {task.task} reads no images: {FILE} has no `image`.")
-    known, given = set(ImageSettings.__dataclass_fields__), set(task.image)
-    if known != given:
-        raise ConfigurationError(
-            f"{FILE}: `image` lacks {sorted(known - given)}, and {sorted(given - known)} is "
-            "unknown. Another version wrote it; run `tritonctl build --force` again."
+        raise ModelConfigurationError(
+            f"the task {task.task} reads no images: {FILE} has no `image`."
+        )
+    expected_keys, actual_keys = set(ImageSettings.__dataclass_fields__), set(task.image)
+    if expected_keys != actual_keys:
+        raise ModelConfigurationError(
+            f"{FILE}: `image` lacks {sorted(expected_keys - actual_keys)}, and "
+            f"{sorted(actual_keys - expected_keys)} is unknown. Another version wrote it; run "
+            "`tritonctl build --force` again."
         )
     return ImageSettings(**task.image)

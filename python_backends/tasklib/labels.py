@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores to labels, best first."""
+"""Rank labels by their scores."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,17 @@ from numpy.typing import NDArray
 from tasklib.item_errors import ItemError
 from textlib.errors import EngineFailedError
 
-Ranked = tuple[NDArray[np.object_], NDArray[np.float32]]
+RankedLabels = tuple[NDArray[np.object_], NDArray[np.float32]]
 
 
-def ranked(scores: NDArray[np.float32], labels: Sequence[str], top_k: int | None = None) -> Ranked:
-    """Labels as UTF-8 BYTES[n, k] and their scores FP32[n, k], from scores FP32[n, labels].
+def rank_labels(
+    scores: NDArray[np.float32], labels: Sequence[str], top_k: int | None = None
+) -> RankedLabels:
+    """Return labels as UTF-8 BYTES[n, k] and scores FP32[n, k], from scores FP32[n, labels].
 
-    top_k: how many; None, or more than there are: all. Of equal scores the first label of the model
-    comes first. Raises ItemError for a top_k below 1, EngineFailedError for scores that are not
-    numbers, or not one for each label.
+    top_k: number of labels; None or a larger number: all. Labels with equal scores keep the model's
+    order. Raises ItemError for a top_k below 1, EngineFailedError for scores that are not finite or
+    do not match the labels.
     """
     if top_k is not None and top_k < 1:
         raise ItemError("top_k", f"is {top_k}, expected 1 or more. Leave it out for all labels.")
@@ -34,7 +36,7 @@ def ranked(scores: NDArray[np.float32], labels: Sequence[str], top_k: int | None
 
 
 def require_finite(name: str, values: NDArray[np.float32]) -> None:
-    """Raises EngineFailedError where a graph answers with NaN or infinity."""
+    """Raise EngineFailedError if a graph's output contains NaN or infinity."""
     if not np.isfinite(values).all():
         raise EngineFailedError(
             f"the graph's {name} are not finite numbers: its weights are damaged, or overflow in "

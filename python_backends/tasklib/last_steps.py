@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last step of a task, which turns the graph's outputs into public tensors.
 
-A step of its own, or the work of the engine that inlines it: both run what is here.
+Both a separate step and an engine that inlines it run this code.
 """
 
 import json
@@ -11,110 +11,116 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tasklib.entities import entities
+from tasklib.entities import find_entities
 from tasklib.item_errors import ItemError
-from tasklib.labels import ranked
-from tasklib.matryoshka import cut
-from tasklib.task_file import Task
-from textlib.errors import ConfigurationError, RequestError
+from tasklib.labels import rank_labels
+from tasklib.matryoshka import cut_embeddings
+from tasklib.task_file import TaskDefinition
+from textlib.errors import ModelConfigurationError, RequestError
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class LastStep(Protocol):
-    """`reads`: the graph's output, behind it whatever the request brings."""
+    """A task's last step."""
 
-    reads: str
+    reads: str  # name of the graph's output that it reads
 
     def check(self, request: Arrays) -> None:
-        """Raises RequestError for values that `answer` would refuse, before the graph runs."""
+        """Raise RequestError for values that `answer` would reject, before the graph runs."""
 
     def answer(self, request: Arrays, output: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Public tensors of one request of n items. Raises RequestError, EngineFailedError."""
+        """Return the public tensors of a request. Raises RequestError, EngineFailedError."""
 
 
-class Labels:
+class LabelsStep:
     """scores FP32[n, labels] and optional top_k to label BYTES[n, k] and score FP32[n, k]."""
 
     reads = "scores"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TaskDefinition) -> None:
         self._labels = _labels_of(task)
 
     def check(self, request: Arrays) -> None:
-        """top_k is 1 or more."""
-        top_k = _only(request, "top_k")
+        """Check that top_k is 1 or more."""
+        top_k = _shared_value(request, "top_k")
         if top_k is not None and top_k < 1:
             raise ItemError("top_k", f"is {top_k}, expected 1 or more.")
 
     def answer(self, request: Arrays, output: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Best first."""
-        label, score = ranked(output, self._labels, _only(request, "top_k"))
+        """Return labels and scores, best first."""
+        label, score = rank_labels(output, self._labels, _shared_value(request, "top_k"))
         return {"label": label, "score": score}
 
 
-class Matryoshka:
+class MatryoshkaStep:
     """embedding FP32[n, d] and optional dimensions to embedding FP32[n, dimensions]."""
 
     reads = "embedding"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TaskDefinition) -> None:
         if task.embedding is None:
-            raise ConfigurationError(f"the task {task.task} has no `embedding` in its task.json.")
-        self._facts = task.embedding
+            raise ModelConfigurationError(
+                f"the task {task.task} has no `embedding` in its task.json."
+            )
+        self._embedding = task.embedding
 
     def check(self, request: Arrays) -> None:
-        """As many dimensions as the model has, or fewer."""
-        dimensions, most = _only(request, "dimensions"), self._facts.dimension
-        if dimensions is not None and not 1 <= dimensions <= most:
-            raise ItemError("dimensions", f"is {dimensions}, expected 1 to {most}.")
+        """Check that the model has at least `dimensions` dimensions."""
+        dimensions, max_dimensions = _shared_value(request, "dimensions"), self._embedding.dimension
+        if dimensions is not None and not 1 <= dimensions <= max_dimensions:
+            raise ItemError("dimensions", f"is {dimensions}, expected 1 to {max_dimensions}.")
 
     def answer(self, request: Arrays, output: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Cut, and of length 1 again where the model's are."""
-        dimensions = _only(request, "dimensions")
-        return {"embedding": cut(output, dimensions, normalized=self._facts.normalized)}
+        """Return the cut vectors, rescaled to length 1 if the model's are."""
+        dimensions = _shared_value(request, "dimensions")
+        return {
+            "embedding": cut_embeddings(output, dimensions, normalized=self._embedding.normalized)
+        }
 
 
-class Entities:
+class EntitiesStep:
     """token_scores FP32[n, tokens, labels], offsets, text_input to entities BYTES[n, 1] (JSON)."""
 
     reads = "token_scores"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TaskDefinition) -> None:
         self._labels = _labels_of(task)
 
     def check(self, request: Arrays) -> None:
-        """Nothing that a client sends can be wrong."""
+        """Accept every request: it has no settings."""
 
     def answer(self, request: Arrays, output: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """A JSON list for each text."""
+        """Return a JSON list for each text."""
         texts = [text.decode("utf-8") for text in request["text_input"].reshape(-1)]
-        found = [
-            [one.as_dict() for one in entities(scores, offsets, text, self._labels)]
+        entities_by_text = [
+            [item.as_dict() for item in find_entities(scores, offsets, text, self._labels)]
             for scores, offsets, text in zip(output, request["offsets"], texts, strict=True)
         ]
-        answers = [[json.dumps(one, ensure_ascii=False).encode("utf-8")] for one in found]
+        answers = [
+            [json.dumps(item, ensure_ascii=False).encode("utf-8")] for item in entities_by_text
+        ]
         return {"entities": np.array(answers, dtype=object)}
 
 
-Kind = type[Labels] | type[Matryoshka] | type[Entities]
+LastStepClass = type[LabelsStep] | type[MatryoshkaStep] | type[EntitiesStep]
 
-# By the folder of python_backends/ that is the step.
-LAST_STEPS: dict[str, Kind] = {
-    "labels": Labels,
-    "matryoshka": Matryoshka,
-    "entities": Entities,
+# By the step's folder in python_backends/.
+LAST_STEPS: dict[str, LastStepClass] = {
+    "labels": LabelsStep,
+    "matryoshka": MatryoshkaStep,
+    "entities": EntitiesStep,
 }
 
 
-def _labels_of(task: Task) -> list[str]:
+def _labels_of(task: TaskDefinition) -> list[str]:
     if not task.labels:
-        raise ConfigurationError(f"the task {task.task} has no `labels` in its task.json.")
+        raise ModelConfigurationError(f"the task {task.task} has no `labels` in its task.json.")
     return list(task.labels)
 
 
-def _only(request: Arrays, name: str) -> int | None:
-    """A setting that all items of a request have in common."""
+def _shared_value(request: Arrays, name: str) -> int | None:
+    """Return the value of a setting that all items of a request share."""
     array = request.get(name)
     if array is None or not array.size:
         return None

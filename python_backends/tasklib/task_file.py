@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""task/task.json of an artefact: what the builder read in the checkpoint's files. No dependencies.
+"""task/task.json of an artefact: facts that the builder read in the checkpoint. No dependencies.
 
-A key that is absent has the default below; an unknown one is an error, never ignored.
+An absent key has the default below; an unknown key is an error.
 """
 
 import json
@@ -10,63 +10,53 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from textlib.errors import ConfigurationError
+from textlib.errors import ModelConfigurationError
 
 SCHEMA = "tritonctl.task/1"
 FILE = "task.json"
-RIGHT, LEFT = "right", "left"
+TRUNCATE_RIGHT, TRUNCATE_LEFT = "right", "left"
 
 _Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
 class TextSettings:
-    """How a text becomes the graph's inputs.
+    """How a text becomes the graph's inputs."""
 
-    max_seq_len: tokens of a row at most, special tokens included. inputs: the graph's, of
-    input_ids, attention_mask, token_type_ids. pair: every item has two texts. prompts: texts put in
-    front, by name; include_prompt false: their tokens are not pooled. truncation_side: the end that
-    is cut off.
-    """
-
-    max_seq_len: int
+    max_seq_len: int  # maximum tokens of a row, special tokens included
     pad_id: int
-    inputs: Sequence[str]
+    inputs: Sequence[str]  # the graph's, of input_ids, attention_mask, token_type_ids
     lower_case: bool = False
-    pair: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    pair: bool = False  # every item has two texts
+    prompts: Mapping[str, str] = field(default_factory=dict)  # texts to prepend, by name
     default_prompt: str | None = None
-    include_prompt: bool = True
-    truncation_side: str = RIGHT
+    include_prompt: bool = True  # pool the prompt's tokens too
+    truncation_side: str = TRUNCATE_RIGHT
 
 
 @dataclass(frozen=True)
-class EmbeddingFacts:
-    """The vectors: their dimension, and whether their length is 1."""
+class EmbeddingInfo:
+    """The model's vectors."""
 
     dimension: int
-    normalized: bool
+    normalized: bool  # their length is 1
 
 
 @dataclass(frozen=True)
-class Task:
-    """What the checkpoint is for. `image`: the settings of its image processor, as they stand.
-
-    activation: what the graph has already applied to its scores. reference: the library that the
-    served answers were compared with.
-    """
+class TaskDefinition:
+    """The task of a checkpoint."""
 
     task: str
     text: TextSettings | None = None
-    image: Mapping[str, Any] | None = None
+    image: Mapping[str, Any] | None = None  # settings of the image processor
     labels: Sequence[str] = ()
-    activation: str = "none"
-    embedding: EmbeddingFacts | None = None
-    reference: Mapping[str, str] = field(default_factory=dict)
+    activation: str = "none"  # applied to the scores inside the graph
+    embedding: EmbeddingInfo | None = None
+    reference: Mapping[str, str] = field(default_factory=dict)  # library of the proof
 
 
-def read_task(folder: Path) -> Task:
-    """The task of an artefact's folder `task/`. Raises ConfigurationError."""
+def read_task(folder: Path) -> TaskDefinition:
+    """Read the task of an artefact's folder `task/`. Raises ModelConfigurationError."""
     file = folder / FILE
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
@@ -75,46 +65,46 @@ def read_task(folder: Path) -> Task:
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise _malformed(file, f"its schema is not {SCHEMA}")
     record = {key: value for key, value in record.items() if key != "schema"}
-    for key, kind in (("text", TextSettings), ("embedding", EmbeddingFacts)):
+    for key, kind in (("text", TextSettings), ("embedding", EmbeddingInfo)):
         if record.get(key) is not None:
-            record[key] = _typed(kind, record[key], file, f"{key}.")
-    task = _typed(Task, record, file, "")
+            record[key] = _parse_record(kind, record[key], file, f"{key}.")
+    task = _parse_record(TaskDefinition, record, file, "")
     _check(task, file)
     return task
 
 
-def text_settings(task: Task) -> TextSettings:
-    """The text part of a task that reads texts. Raises ConfigurationError for another one."""
+def text_settings(task: TaskDefinition) -> TextSettings:
+    """Return the text settings of a task; raises ModelConfigurationError if it has none."""
     if task.text is None:
-        raise ConfigurationError(f"the task {task.task} reads no text: {FILE} has no `text`.")
+        raise ModelConfigurationError(f"the task {task.task} reads no text: {FILE} has no `text`.")
     return task.text
 
 
-def _check(task: Task, file: Path) -> None:
+def _check(task: TaskDefinition, file: Path) -> None:
     text = task.text
     if text is None:
         return
     if text.default_prompt is not None and text.default_prompt not in text.prompts:
-        raise _malformed(file, f"text.default_prompt `{text.default_prompt}` is no prompt")
-    if text.truncation_side not in (LEFT, RIGHT):
+        raise _malformed(file, f"text.prompts lacks text.default_prompt `{text.default_prompt}`")
+    if text.truncation_side not in (TRUNCATE_LEFT, TRUNCATE_RIGHT):
         raise _malformed(file, f"text.truncation_side is `{text.truncation_side}`")
 
 
-def _typed(kind: type[_Record], values: Any, file: Path, where: str) -> _Record:
+def _parse_record(kind: type[_Record], values: Any, file: Path, prefix: str) -> _Record:
     if not isinstance(values, dict):
-        raise _malformed(file, f"{where.rstrip('.')} is no object")
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(values.keys() - known)
-    if unknown:
-        raise _malformed(file, f"unknown key {where}{unknown[0]}")
+        raise _malformed(file, f"{prefix.rstrip('.')} is not an object")
+    field_names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    unknown_keys = sorted(values.keys() - field_names)
+    if unknown_keys:
+        raise _malformed(file, f"unknown key {prefix}{unknown_keys[0]}")
     try:
         return kind(**values)
     except TypeError as error:  # a key without a default is missing
-        raise _malformed(file, f"{where or 'the file'}: {error}") from error
+        raise _malformed(file, f"{prefix or 'the file'}: {error}") from error
 
 
-def _malformed(file: Path, problem: str) -> ConfigurationError:
-    return ConfigurationError(
+def _malformed(file: Path, problem: str) -> ModelConfigurationError:
+    return ModelConfigurationError(
         f"{file} cannot be read: {problem}. Another version wrote it, or it is damaged; run "
         "`tritonctl build --force` again."
     )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts and pairs of texts to the inputs of an encoder, as sentence-transformers and transformers
-do it. A bad item fails alone.
+"""Encode texts and pairs of texts as sentence-transformers and transformers do.
 
-A text that is far longer than the model reads is not tokenised to its end: its beginning does, and
-a text costs time and memory by what the model reads of it.
+An invalid item fails only itself. Of a text far longer than the model reads, only the relevant part
+is tokenised, so that time and memory depend on what the model reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,65 +15,55 @@ from tokenizers import Encoding, Tokenizer, normalizers
 
 from tasklib.entities import SPECIAL
 from tasklib.item_errors import ItemError
-from tasklib.task_file import LEFT, TextSettings
-from textlib.errors import ConfigurationError
+from tasklib.task_file import TRUNCATE_LEFT, TextSettings
+from textlib.errors import ModelConfigurationError
 
 IDS, MASK, TYPES, POOLING_MASK = "input_ids", "attention_mask", "token_type_ids", "pooling_mask"
 _NO_PROMPT = ""
-# Up to so many characters a token a text is tokenised whole.
-_WHOLE = 32
-# Of the beginning of a longer one twice the tokens that the model reads: where a text is cut can
-# change only the tokens near the cut.
+# Up to this many characters per token of the model's limit, the whole text is tokenised.
+_CHARACTERS_PER_TOKEN = 32
+# A part of a longer text must have twice the tokens that the model reads: the cut changes only
+# tokens near it.
 _SPARE = 2
 _GROWTH = 4
-# A beginning that holds too few tokens grows up to this. Tokenising it takes 0.3 GB at most.
-_MOST_CHARACTERS = 1_000_000
-# Which of two long texts has more tokens decides who gets an odd token; no matter beyond this.
-_WHOLE_PAIR = 100_000
+# A part with too few tokens grows up to this size. Tokenising it takes at most 0.3 GB.
+_MAX_CHARACTERS = 1_000_000
+# Up to this size both texts of a pair are tokenised whole: the longer one gets an odd token.
+_FULL_PAIR_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class TextItem:
-    """One item. pair: its second text. prompt_name: None for the default, "" for no prompt.
-
-    truncate false: a text that is too long is refused.
-    """
+    """One item to encode."""
 
     text: bytes | str
-    pair: bytes | str | None = None
-    prompt_name: str | None = None
-    truncate: bool = True
+    pair: bytes | str | None = None  # the second text
+    prompt_name: str | None = None  # None: the default; "": no prompt
+    truncate: bool = True  # False: reject a text that is too long
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """A row for the graph, not padded: ids INT64[n], type_ids INT64[n] where the graph reads them.
+    """A row for the graph, without padding."""
 
-    num_input_tokens: n. offsets: INT32[n, 2], where each token is in the text, in characters,
-    SPECIAL for special tokens; None where nobody asked. prompt_tokens: tokens at the beginning that
-    are the prompt's.
-    """
-
-    ids: NDArray[np.int64]
-    type_ids: NDArray[np.int64] | None
-    num_input_tokens: int
+    ids: NDArray[np.int64]  # [n]
+    type_ids: NDArray[np.int64] | None  # [n]; None if the graph does not read them
+    num_input_tokens: int  # n
     truncated: bool
+    # INT32[n, 2]: start and end in characters, SPECIAL for special tokens; None if not requested.
     offsets: NDArray[np.int32] | None = None
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # leading tokens of the prompt
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What goes into the tokenizer. beyond: tokens of a text that is already cut, else 0.
-
-    skipped: characters of the first text that are cut off in front.
-    """
+class _TokenizerInput:
+    """The texts of one item for the tokenizer."""
 
     texts: tuple[str, ...]
     prompt: str
     truncate: bool
-    beyond: int = 0
-    skipped: int = 0
+    cut_tokens: int = 0  # tokens of a text that was cut before tokenising, else 0
+    skipped: int = 0  # leading characters cut off the first text
 
     @property
     def input(self) -> str | tuple[str, ...]:
@@ -82,7 +71,7 @@ class _Prepared:
 
 
 class TextEncoder:
-    """The tokenizer of one model. names: the public tensors of an item's texts, for errors."""
+    """The tokenizer of one model. names: public tensors of an item's texts, for errors."""
 
     def __init__(
         self,
@@ -92,108 +81,113 @@ class TextEncoder:
         names: tuple[str, str] = ("text_input", "text_pair"),
         offsets: bool = False,
     ) -> None:
-        """Raises ConfigurationError for a tokenizer.json that cannot be read."""
+        """Raises ModelConfigurationError for a tokenizer.json that cannot be read."""
         self._settings = settings
         self._names = names
         self._offsets = offsets
-        self._tokenizer = _tokenizer(tokenizer_folder / "tokenizer.json", settings.lower_case)
+        self._tokenizer = _load_tokenizer(tokenizer_folder / "tokenizer.json", settings.lower_case)
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {id_ for id_, token in added.items() if token.special}
-        self._truncate()
+        self._enable_truncation()
         self._prompt_tokens = {
-            prompt: self._length_of_prompt(prompt) for prompt in settings.prompts.values() if prompt
+            prompt: self._prompt_token_count(prompt)
+            for prompt in settings.prompts.values()
+            if prompt
         }
 
     def encode(self, items: Sequence[TextItem]) -> list[EncodedText | ItemError]:
-        """Each item's row, or why it has none, in the order of `items`."""
-        prepared = [self._prepared(item) for item in items]
-        good = [one for one in prepared if isinstance(one, _Prepared)]
-        encoded = iter(self._encode(good))
-        return [one if isinstance(one, ItemError) else next(encoded) for one in prepared]
+        """Return the row or the error of each item, in order."""
+        prepared = [self._prepare(item) for item in items]
+        valid = [item_input for item_input in prepared if isinstance(item_input, _TokenizerInput)]
+        encoded = iter(self._encode(valid))
+        return [
+            item_input if isinstance(item_input, ItemError) else next(encoded)
+            for item_input in prepared
+        ]
 
-    def _prepared(self, item: TextItem) -> _Prepared | ItemError:
+    def _prepare(self, item: TextItem) -> _TokenizerInput | ItemError:
         try:
-            texts = [self._text(0, item.text)]
+            texts = [self._decode_text(0, item.text)]
             if item.pair is not None:
-                texts.append(self._text(1, item.pair))
+                texts.append(self._decode_text(1, item.pair))
             elif self._settings.pair:
                 raise ItemError(self._names[1], "is missing: this model reads two texts.")
             prompt = self._prompt(item.prompt_name)
             texts[0] = prompt + texts[0]
-            beyond, first = 0, len(texts[0])
+            cut_tokens, full_length = 0, len(texts[0])
             for index, text in enumerate(texts):
-                texts[index], more = self._cut(index, text, paired=len(texts) > 1)
-                beyond = max(beyond, more)
+                texts[index], tokens = self._cut_text(index, text, paired=len(texts) > 1)
+                cut_tokens = max(cut_tokens, tokens)
         except ItemError as error:
             return error
-        skipped = first - len(texts[0]) if self._cuts_left else 0
-        return _Prepared(tuple(texts), prompt, item.truncate, beyond, skipped)
+        skipped = full_length - len(texts[0]) if self._cuts_left else 0
+        return _TokenizerInput(tuple(texts), prompt, item.truncate, cut_tokens, skipped)
 
-    def _text(self, index: int, given: bytes | str) -> str:
-        if isinstance(given, str):
-            return given
+    def _decode_text(self, index: int, value: bytes | str) -> str:
+        if isinstance(value, str):
+            return value
         try:
-            return given.decode("utf-8")
+            return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ItemError(
                 self._names[index],
-                f"is not valid UTF-8: byte 0x{given[error.start]:02x} at offset {error.start} "
+                f"is not valid UTF-8: byte 0x{value[error.start]:02x} at offset {error.start} "
                 f"({error.reason}).",
             ) from None
 
     def _prompt(self, name: str | None) -> str:
-        known = self._settings.prompts
+        prompts = self._settings.prompts
         chosen = self._settings.default_prompt if name is None else name
         if not chosen:
             return _NO_PROMPT
-        if chosen not in known:
-            names = f"one of {', '.join(sorted(known))}" if known else "none: the model has none"
+        if chosen not in prompts:
+            names = f"one of {', '.join(sorted(prompts))}" if prompts else "no prompt"
             raise ItemError("prompt_name", f"is `{chosen[:80]}`, expected {names}.")
-        return known[chosen]
+        return prompts[chosen]
 
-    def _cut(self, index: int, text: str, *, paired: bool) -> tuple[str, int]:
-        """The part of a text that the model may read, and its tokens if that is not the whole."""
-        size = _WHOLE * self._settings.max_seq_len
-        size = max(size, _WHOLE_PAIR) if paired else size
+    def _cut_text(self, index: int, text: str, *, paired: bool) -> tuple[str, int]:
+        """Return the part of a text that the model may read, and its tokens if it is cut."""
+        size = _CHARACTERS_PER_TOKEN * self._settings.max_seq_len
+        size = max(size, _FULL_PAIR_CHARACTERS) if paired else size
         while size < len(text):
-            part = _end_of(text, size) if self._cuts_left else _beginning_of(text, size)
-            tokens = self._length(part)
+            part = _trailing_part(text, size) if self._cuts_left else _leading_part(text, size)
+            tokens = self._token_count(part)
             if tokens >= _SPARE * self._settings.max_seq_len:
                 return part, tokens
-            if size >= _MOST_CHARACTERS:
+            if size >= _MAX_CHARACTERS:
                 raise ItemError(
                     self._names[index],
                     f"has {len(text)} characters, and {size} of them hold only {tokens} "
-                    "tokens. Send the text without what the tokenizer drops.",
+                    "tokens. Remove characters that the tokenizer drops.",
                 )
-            size = min(size * _GROWTH, _MOST_CHARACTERS)
+            size = min(size * _GROWTH, _MAX_CHARACTERS)
         return text, 0
 
     @property
     def _cuts_left(self) -> bool:
-        return self._settings.truncation_side == LEFT
+        return self._settings.truncation_side == TRUNCATE_LEFT
 
-    def _encode(self, items: Sequence[_Prepared]) -> list[EncodedText | ItemError]:
+    def _encode(self, items: Sequence[_TokenizerInput]) -> list[EncodedText | ItemError]:
         try:
             encodings = self._batch([item.input for item in items])
         except Exception as error:  # `tokenizers` raises bare Exception for the whole batch
             if len(items) == 1:
                 return [ItemError(self._names[0], f"cannot be tokenised: {error}")]
             return [answer for item in items for answer in self._encode([item])]
-        return [self._row(*each) for each in zip(items, encodings, strict=True)]
+        return [self._encoded_text(*each) for each in zip(items, encodings, strict=True)]
 
     def _batch(self, inputs: list[str | tuple[str, ...]]) -> list[Encoding]:
         if self._offsets:
             return self._tokenizer.encode_batch(inputs)
         return self._tokenizer.encode_batch_fast(inputs)  # without offsets, twice as fast
 
-    def _row(self, item: _Prepared, encoding: Encoding) -> EncodedText | ItemError:
+    def _encoded_text(self, item: _TokenizerInput, encoding: Encoding) -> EncodedText | ItemError:
         ids = np.array(encoding.ids, dtype=np.int64)
         if not len(ids):
             return ItemError(self._names[0], "has no token: the tokenizer drops all of its text.")
-        truncated = bool(item.beyond or encoding.overflowing)
+        truncated = bool(item.cut_tokens or encoding.overflowing)
         if truncated and not item.truncate:
-            return self._too_long(item)
+            return self._length_error(item)
         types = TYPES in self._settings.inputs
         return EncodedText(
             ids,
@@ -204,46 +198,49 @@ class TextEncoder:
             min(self._prompt_tokens.get(item.prompt, 0), len(ids)),
         )
 
-    def _too_long(self, item: _Prepared) -> ItemError:
-        tokens = self._length(item.input)
+    def _length_error(self, item: _TokenizerInput) -> ItemError:
+        tokens = self._token_count(item.input)
         subject = " and ".join(self._names) if len(item.texts) > 1 else self._names[0]
-        have = f"{'have' if len(item.texts) > 1 else 'has'}{' more than' if item.beyond else ''}"
-        most = self._settings.max_seq_len
+        have = (
+            f"{'have' if len(item.texts) > 1 else 'has'}{' more than' if item.cut_tokens else ''}"
+        )
+        limit = self._settings.max_seq_len
         return ItemError(
             subject,
-            f"{have} {tokens} tokens, the model reads {most} (max_seq_len), and truncate is "
-            "false. Shorten the text, or leave truncate out.",
+            f"{have} {tokens} tokens, the model reads {limit} (max_seq_len), and truncate is "
+            "false. Shorten the text, or set truncate to true.",
         )
 
-    def _length(self, text: str | tuple[str, ...]) -> int:
-        """Tokens of a text that is not truncated, special tokens included."""
+    def _token_count(self, text: str | tuple[str, ...]) -> int:
+        """Return the tokens of a text without truncation, special tokens included."""
         self._tokenizer.no_truncation()
         try:
             [encoding] = self._tokenizer.encode_batch_fast([text])
         finally:
-            self._truncate()
+            self._enable_truncation()
         return len(encoding)
 
-    def _truncate(self) -> None:
+    def _enable_truncation(self) -> None:
         self._tokenizer.enable_truncation(
             self._settings.max_seq_len,
             strategy="longest_first",
             direction=self._settings.truncation_side,
         )
 
-    def _length_of_prompt(self, prompt: str) -> int:
-        """As sentence-transformers counts: without a special token at the end."""
+    def _prompt_token_count(self, prompt: str) -> int:
+        """Count as sentence-transformers does: without a trailing special token."""
         [encoding] = self._tokenizer.encode_batch_fast([prompt])
         ids = encoding.ids
         return len(ids) - 1 if ids and ids[-1] in self._special else len(ids)
 
 
-def padded(
+def pad_rows(
     rows: Sequence[EncodedText], settings: TextSettings, length: int | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """The graph's inputs INT64[rows, longest], padded on the right; `length`: to this many tokens.
+    """Return the graph's inputs INT64[rows, length], padded on the right.
 
-    With `include_prompt: false` the mask POOLING_MASK is among them: it leaves out the prompts.
+    length: default the longest row. With `include_prompt: false` they include POOLING_MASK, which
+    is 0 for the prompts.
     """
     shape = (len(rows), max(row.num_input_tokens for row in rows) if length is None else length)
     arrays = {
@@ -262,28 +259,28 @@ def padded(
     return {name: arrays[name] for name in graph_inputs(settings)}
 
 
-def padding_of(settings: TextSettings) -> Mapping[str, int]:
-    """What fills up a short row, by input of the graph."""
+def padding_values(settings: TextSettings) -> Mapping[str, int]:
+    """Return the pad value of each input of the graph."""
     return {name: settings.pad_id if name == IDS else 0 for name in graph_inputs(settings)}
 
 
 def graph_inputs(settings: TextSettings) -> list[str]:
-    """The graph's inputs, in their order."""
+    """Return the names of the graph's inputs in order."""
     return [*settings.inputs, *([] if settings.include_prompt else [POOLING_MASK])]
 
 
-def _tokenizer(file: Path, lower_case: bool) -> Tokenizer:
+def _load_tokenizer(file: Path, lower_case: bool) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # `tokenizers` raises bare Exception
-        raise ConfigurationError(
+        raise ModelConfigurationError(
             f"{file} cannot be read: {error}. It must be the tokenizer.json of a fast Hugging "
             "Face tokenizer; build the model again."
         ) from error
     tokenizer.no_padding()
     if lower_case:
-        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        existing = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *existing])
     return tokenizer
 
 
@@ -293,14 +290,14 @@ def _offsets(encoding: Encoding, skipped: int) -> NDArray[np.int32]:
     return offsets
 
 
-def _beginning_of(text: str, size: int) -> str:
-    """About `size` characters, up to the end of a word where there is one."""
+def _leading_part(text: str, size: int) -> str:
+    """Return about `size` leading characters, preferably up to the end of a word."""
     part = text[:size]
     end = max(part.rfind(" "), part.rfind("\n"))
     return part[:end] if end > size // 2 else part
 
 
-def _end_of(text: str, size: int) -> str:
+def _trailing_part(text: str, size: int) -> str:
     part = text[-size:]
-    starts = [found for space in " \n" if (found := part.find(space)) >= 0]
+    starts = [position for space in " \n" if (position := part.find(space)) >= 0]
     return part[min(starts) :] if starts and min(starts) < size // 2 else part

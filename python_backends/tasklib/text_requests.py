@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request's public tensors to encoded texts, many requests at once; a bad one fails alone."""
+"""Encode the public tensors of many requests at once; an invalid request fails only itself."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tasklib.entities import SPECIAL
 from tasklib.item_errors import ItemError
-from tasklib.task_file import Task, text_settings
-from tasklib.text_encoding import EncodedText, TextEncoder, TextItem, padded
+from tasklib.task_file import TaskDefinition, text_settings
+from tasklib.text_encoding import EncodedText, TextEncoder, TextItem, pad_rows
 from textlib.errors import RequestError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -26,9 +26,12 @@ RERANK, TOKEN_CLASSIFICATION = "rerank", "token_classification"
 class TextRequests:
     """The tokenizer step of one model."""
 
-    def __init__(self, tokenizer_folder: Path, task: Task, *, multiple: int = 1) -> None:
-        """multiple: rows are padded to a multiple of it, up to what the model reads at most, so
-        that requests of nearly one length have one shape. Raises ConfigurationError."""
+    def __init__(self, tokenizer_folder: Path, task: TaskDefinition, *, multiple: int = 1) -> None:
+        """Raises ModelConfigurationError.
+
+        multiple: pad rows to a multiple of it, up to max_seq_len, so that requests of similar
+        length have the same shape.
+        """
         self._settings = text_settings(task)
         self._multiple = multiple
         self._encoder = TextEncoder(
@@ -39,17 +42,23 @@ class TextRequests:
         )
 
     def encode(self, requests: Sequence[Arrays]) -> list[dict[str, NDArray[Any]] | RequestError]:
-        """The tensors of the tokenizer step by name, or why a request has none.
+        """Return the tokenizer step's tensors by name, or the error, of each request.
 
         Rows are [n, longest of the request]; offsets INT32[n, longest, 2] for token_classification,
         num_input_tokens INT32[n, 1], truncated BOOL[n, 1].
         """
-        items = [_items(request) for request in requests]
-        good = [one for one in items if not isinstance(one, RequestError)]
-        rows = iter(self._encoder.encode([item for one in good for item in one]))
+        items = [_text_items(request) for request in requests]
+        valid = [
+            request_items for request_items in items if not isinstance(request_items, RequestError)
+        ]
+        rows = iter(
+            self._encoder.encode([item for request_items in valid for item in request_items])
+        )
         return [
-            one if isinstance(one, RequestError) else self._tensors([next(rows) for _ in one])
-            for one in items
+            request_items
+            if isinstance(request_items, RequestError)
+            else self._tensors([next(rows) for _ in request_items])
+            for request_items in items
         ]
 
     def _tensors(
@@ -58,19 +67,21 @@ class TextRequests:
         rows = []
         for index, row in enumerate(encoded):
             if isinstance(row, ItemError):
-                return row.at(index)
+                return row.with_index(index)
             rows.append(row)
-        longest = max(row.num_input_tokens for row in rows)
-        length = min(-(-longest // self._multiple) * self._multiple, self._settings.max_seq_len)
-        tensors: dict[str, NDArray[Any]] = {**padded(rows, self._settings, max(length, longest))}
+        max_length = max(row.num_input_tokens for row in rows)
+        length = min(-(-max_length // self._multiple) * self._multiple, self._settings.max_seq_len)
+        tensors: dict[str, NDArray[Any]] = {
+            **pad_rows(rows, self._settings, max(length, max_length))
+        }
         if rows[0].offsets is not None:
-            tensors[OFFSETS] = _padded_offsets(rows, max(length, longest))
+            tensors[OFFSETS] = _padded_offsets(rows, max(length, max_length))
         tensors[TOKENS] = np.array([[row.num_input_tokens] for row in rows], dtype=np.int32)
         tensors[TRUNCATED] = np.array([[row.truncated] for row in rows], dtype=np.bool_)
         return tensors
 
 
-def _items(request: Arrays) -> list[TextItem] | RequestError:
+def _text_items(request: Arrays) -> list[TextItem] | RequestError:
     texts = request.get(TEXT)
     if texts is None or not texts.size:
         return RequestError(f"{TEXT} has no items, expected one text or more.")
@@ -80,22 +91,24 @@ def _items(request: Arrays) -> list[TextItem] | RequestError:
     truncate = _column(request, TRUNCATE)
     try:
         return [
-            TextItem(text, pair, _name(name), True if cut is None else bool(cut))
+            TextItem(text, pair, _decode_name(name), True if cut is None else bool(cut))
             for text, pair, name, cut in zip(
                 _column(request, first), pairs, names, truncate, strict=True
             )
         ]
     except ValueError:
-        return RequestError(f"{TEXT} has {texts.size} items, and another tensor has not.")
+        return RequestError(
+            f"{TEXT} has {texts.size} items, another tensor has a different number."
+        )
 
 
 def _column(request: Arrays, name: str) -> list[Any]:
-    """A value for each item of the request; None where it has no such tensor."""
+    """Return a value for each item of the request; None for each without the tensor."""
     array = request.get(name)
     return [None] * request[TEXT].size if array is None else array.reshape(-1).tolist()
 
 
-def _name(value: bytes | None) -> str | None:
+def _decode_name(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", errors="replace")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a graph is fed for Triton's requests: their own tensors, or what a task makes of them."""
+"""Turn Triton's requests into requests for a graph: as they are, or through a task's steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -7,72 +7,82 @@ from typing import Any, Protocol
 import numpy as np
 
 from tasklib.graph_task import GraphTask
-from tensorlib.batches import Arrays, Asked
+from tensorlib.batches import Arrays, GraphRequest
 from textlib.errors import RequestError
 
-_LENGTHS_OF = "input_ids"
+_LENGTH_INPUT = "input_ids"
 
-# The graph's outputs by name to the request's.
+# Turns the graph's outputs into the request's outputs, both by name.
 Finish = Callable[[Arrays], Mapping[str, Any]]
-Read = tuple[Asked, Finish]
+ReadRequest = tuple[GraphRequest, Finish]
 
 
-class Requests(Protocol):
+class RequestReader(Protocol):
     """Reads requests for one graph."""
 
-    def read(self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]) -> list[Read | RequestError]:
-        """What the graph is fed for each request, or what is wrong with it.
+    def read(
+        self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]
+    ) -> list[ReadRequest | RequestError]:
+        """Return the graph request for each request, or its error.
 
-        requests: each one's arrays, and the outputs that it wants.
+        requests: arrays and requested outputs of each.
         """
 
 
 class TensorRequests:
-    """Requests for a graph as it is: its own tensors in and out."""
+    """Reads requests with the graph's own tensors."""
 
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
+    def __init__(self, max_sequence: int) -> None:
+        self._max_sequence = max_sequence
 
-    def read(self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]) -> list[Read | RequestError]:
-        """Each request's arrays and the outputs that it wants, or what is wrong with it."""
+    def read(
+        self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]
+    ) -> list[ReadRequest | RequestError]:
+        """Return the graph request for each request, or its error."""
         return [self._read(*request) for request in requests]
 
-    def _read(self, arrays: Arrays, wanted: tuple[str, ...]) -> Read | RequestError:
-        problem = too_long(arrays, self._longest)
-        return problem or (Asked({name: _as_given(a) for name, a in arrays.items()}, wanted), dict)
+    def _read(self, arrays: Arrays, output_names: tuple[str, ...]) -> ReadRequest | RequestError:
+        problem = length_error(arrays, self._max_sequence)
+        return problem or (
+            GraphRequest({name: _as_graph_array(a) for name, a in arrays.items()}, output_names),
+            dict,
+        )
 
 
 class TaskRequests:
-    """Requests for a task: what is folded into this engine happens around the graph."""
+    """Reads requests of a task whose steps this engine inlines."""
 
-    def __init__(self, task: GraphTask, longest: int) -> None:
+    def __init__(self, task: GraphTask, max_sequence: int) -> None:
         self._task = task
-        self._longest = longest
+        self._max_sequence = max_sequence
 
-    def read(self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]) -> list[Read | RequestError]:
-        """What the graph is fed for each request, or what is wrong with it."""
-        works = self._task.works([arrays for arrays, _ in requests])
+    def read(
+        self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]
+    ) -> list[ReadRequest | RequestError]:
+        """Return the graph request for each request, or its error."""
+        works = self._task.prepare_all([arrays for arrays, _ in requests])
         return [
             work
             if isinstance(work, RequestError)
-            else too_long(work.feed, self._longest)
-            or (Asked(work.feed, self._task.outputs), work.answer)
+            else length_error(work.feed, self._max_sequence)
+            or (GraphRequest(work.feed, self._task.outputs), work.answer)
             for work in works
         ]
 
 
-def too_long(arrays: Arrays, longest: int) -> RequestError | None:
-    """What a library that runs graphs could not say clearly."""
-    ids = arrays.get(_LENGTHS_OF)
-    if longest and ids is not None and ids.shape[1] > longest:
+def length_error(arrays: Arrays, max_sequence: int) -> RequestError | None:
+    """Return an error for rows that are too long, because libraries report it unclearly."""
+    ids = arrays.get(_LENGTH_INPUT)
+    if max_sequence and ids is not None and ids.shape[1] > max_sequence:
         return RequestError(
-            f"{_LENGTHS_OF} has {ids.shape[1]} tokens per row; this model takes up to {longest}."
+            f"{_LENGTH_INPUT} has {ids.shape[1]} tokens per row; this model takes up to "
+            f"{max_sequence}."
         )
     return None
 
 
-def _as_given(array: Any) -> Any:
-    """Triton's texts are bytes, a graph's are str."""
+def _as_graph_array(array: Any) -> Any:
+    """Convert texts: Triton's are bytes, a graph's are str."""
     if array.dtype.kind not in "OS":
         return array
     texts = [bytes(item).decode("utf-8", errors="replace") for item in array.reshape(-1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many runs of a graph an instance has under way at a time, and threads. Without Triton."""
+"""The number of parallel runs of a graph and the cores for their threads. Without Triton."""
 
 import os
 from collections.abc import Mapping
@@ -9,25 +9,25 @@ from typing import Any
 _CORES = Path("/sys/devices/system/cpu")
 
 
-def parallel_runs(most: int, config: Mapping[str, Any], kind: str) -> int:
-    """On a CPU one for each core that the model's instances leave to one, at most `most`.
+def parallel_runs(max_runs: int, config: Mapping[str, Any], kind: str) -> int:
+    """Return the runs of an instance: one per core of its share on a CPU, at most `max_runs`.
 
-    `config`: the model's, `kind`: of the instance, as Triton gives them. Kernels of several runs on
-    a GPU wait for each other.
+    config: the model's configuration, kind: of the instance, as Triton passes them. On a GPU one,
+    because the kernels of several runs wait for each other.
     """
     if kind == "GPU":
         return 1
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(most, cores // max(1, instances_of(config))))
+    return max(1, min(max_runs, cores // max(1, instance_count(config))))
 
 
-def instances_of(config: Mapping[str, Any]) -> int:
-    """Of a model, by its configuration."""
+def instance_count(config: Mapping[str, Any]) -> int:
+    """Return the number of a model's instances."""
     return sum(int(group["count"]) for group in config["instance_group"])
 
 
 def physical_cores(folder: Path = _CORES) -> tuple[tuple[int, ...], ...]:
-    """The cores that this process may use, each by its logical ones, which share what computes."""
+    """Return the physical cores that this process may use, each as its logical cores."""
     cores: dict[str, list[int]] = {}
     for logical in sorted(os.sched_getaffinity(0)):
         cores.setdefault(_siblings(folder, logical), []).append(logical)

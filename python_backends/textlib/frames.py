@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Length-prefixed messages over a socket, between a stub and a process of its own."""
+"""Length-prefixed messages over a socket, between a stub and its child process."""
 
 import socket
 import struct
@@ -9,23 +9,23 @@ _LENGTH = struct.Struct("<I")
 
 
 def write_frame(peer: socket.socket, content: bytes) -> None:
-    """Send one frame; a peer that is gone raises OSError and never a signal."""
-    peer.sendall(framed(content), socket.MSG_NOSIGNAL)
+    """Send one frame; raises OSError, never a signal, if the peer has hung up."""
+    peer.sendall(encode_frame(content), socket.MSG_NOSIGNAL)
 
 
-def framed(content: bytes) -> bytes:
-    """The bytes that carry it."""
+def encode_frame(content: bytes) -> bytes:
+    """Return the bytes of a frame."""
     return _LENGTH.pack(len(content)) + content
 
 
-class Frames:
-    """Cuts what a socket gives, in whatever pieces, into frames."""
+class FrameReader:
+    """Assembles frames from the pieces that a socket returns."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The frames that this piece completes."""
+        """Yield the frames that this piece completes."""
         self._received += piece
         while len(self._received) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._received)
@@ -38,12 +38,12 @@ class Frames:
 
 
 def read_frame(peer: socket.socket) -> bytes | None:
-    """The next frame, None when the peer has hung up."""
-    head = _exactly(peer, _LENGTH.size)
-    return None if head is None else _exactly(peer, _LENGTH.unpack(head)[0])
+    """Read the next frame; None when the peer has hung up."""
+    head = _read_exactly(peer, _LENGTH.size)
+    return None if head is None else _read_exactly(peer, _LENGTH.unpack(head)[0])
 
 
-def _exactly(peer: socket.socket, count: int) -> bytes | None:
+def _read_exactly(peer: socket.socket, count: int) -> bytes | None:
     received = bytearray()
     while len(received) < count:
         piece = peer.recv(count - len(received))

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from textlib.errors import TextPathError
-from textlib.prompts import Prompts, Row
-from textlib.step_metrics import StepMetrics
-from textlib.token_chunk import PADDING
-from textlib.triton_edge import (
-    answer_each,
-    existing,
+from textlib.tokens.token_chunk import PADDING
+from textlib.triton.edge import (
     limit_tokenizer_threads,
-    loading,
     read_arrays,
+    reporting_load_errors,
+    require_path,
+    respond_to_each,
     tensor,
     version_folder,
 )
+from textlib.triton.prompts import PromptResult, RequestEncoder
+from textlib.triton.step_metrics import StepMetrics
 
 
 class TritonPythonModel:
@@ -28,23 +28,23 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load 1/tokenizer."""
         limit_tokenizer_threads()
-        with loading(args) as parameters:
-            existing(version_folder(args) / "tokenizer" / "tokenizer.json")
-            self._prompts = Prompts(version_folder(args) / "tokenizer", parameters)
+        with reporting_load_errors(args) as parameters:
+            require_path(version_folder(args) / "tokenizer" / "tokenizer.json")
+            self._prompts = RequestEncoder(version_folder(args) / "tokenizer", parameters)
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Encode the prompts of all requests in one call for each kind."""
+        """Encode the prompts of all requests, one call per kind of prompt."""
         rows = iter(self._prompts.encode([read_arrays(request) for request in requests]))
-        return answer_each(requests, lambda _: _tensors(next(rows)), self._metrics.failed)
+        return respond_to_each(requests, lambda _: _tensors(next(rows)), self._metrics.count_error)
 
     def finalize(self) -> None:
-        """End the template's process and the metrics."""
+        """Stop the template's process and remove the metrics."""
         self._metrics.close()
         self._prompts.close()
 
 
-def _tensors(rows: Sequence[Row]) -> list[Any]:
+def _tensors(rows: Sequence[PromptResult]) -> list[Any]:
     ids = []
     for row in rows:
         if isinstance(row, TextPathError):
@@ -54,7 +54,7 @@ def _tensors(rows: Sequence[Row]) -> list[Any]:
     for target, row in zip(padded, ids, strict=True):
         target[: len(row)] = row
     lengths = np.array([[len(row)] for row in ids], dtype=np.int32)
-    # Only an ensemble passes this on: it tells the engine that its answers are acknowledged.
+    # Only an ensemble passes this on; it tells the engine that its responses are acknowledged.
     acknowledged = np.ones((len(ids), 1), dtype=np.bool_)
     return [
         tensor("input_ids", padded),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asynchronous LLM API behind calls that wait: requests in, new ids out.
+"""A synchronous interface to the asynchronous LLM API: requests in, new ids out.
 
-    stepping thread: start, take, abort ─▶ reader thread with an event loop ─▶ LLM.generate_async
+    stepping thread: start, wait, abort ─▶ reader thread with an event loop ─▶ LLM.generate_async
                                 ▲                     │ one task per request: async for
-                                └── news, notified ◀──┘
+                                └────── updates ◀─────┘
 
-Results of the LLM API belong to the event loop they were made in (their queues are asyncio's), so
-every call on them happens there. `take` sleeps until news comes.
+Results of the LLM API belong to their event loop (their queues are asyncio's), so every call on
+them happens there. `wait_for_updates` sleeps until an update comes.
 """
 
 import asyncio
@@ -21,40 +21,36 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class News:
-    """What a request has made since it was last asked about.
-
-    log_probs: one per id where they were asked for. finish: TensorRT-LLM's word, None while it
-    goes on. error: the request is over, without a finish.
-    """
+class StreamUpdate:
+    """The progress of a request since the previous update."""
 
     stream_id: int
     token_ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    finish: str | None = None
-    error: Exception | None = None
+    log_probs: list[float] = field(default_factory=list)  # one per id, if requested
+    finish: str | None = None  # TensorRT-LLM's finish reason; None while the request runs
+    error: Exception | None = None  # the request failed
 
     @property
-    def over(self) -> bool:
-        """Nothing more will come."""
+    def is_finished(self) -> bool:
+        """Whether this is the last update."""
         return self.finish is not None or self.error is not None
 
 
 @dataclass(slots=True)
-class _Live:
+class _LiveStream:
     result: Any
     log_probs: bool
     seen: int = 0
 
 
 class LlmStreams:
-    """Everything that runs in one LLM. `start`, `take` and `abort` come from one thread."""
+    """The requests in one LLM. Call `start`, `wait_for_updates` and `abort` from one thread."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
-        self._news_lock = threading.Condition()
-        self._news: dict[int, News] = {}
-        self._live: dict[int, _Live] = {}  # touched by the reader thread only
+        self._updates_lock = threading.Condition()
+        self._updates: dict[int, StreamUpdate] = {}
+        self._live: dict[int, _LiveStream] = {}  # used by the reader thread only
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching_stats = self._closing = False
         self._kv_cache: Mapping[str, int] = {}
@@ -63,33 +59,33 @@ class LlmStreams:
         self._reader.start()
 
     def start(self, stream_id: int, arguments: Mapping[str, Any], *, log_probs: bool) -> None:
-        """Hand a request to LLM.generate_async; raises what that raises."""
-        self._in_loop(lambda: self._start(stream_id, arguments, log_probs=log_probs))
+        """Pass a request to LLM.generate_async; raises its exceptions."""
+        self._run_in_loop(lambda: self._start(stream_id, arguments, log_probs=log_probs))
 
-    def take(self, patience: float) -> list[News]:
-        """The news of every request that has some; sleeps up to `patience` seconds for them."""
-        with self._news_lock:
-            self._news_lock.wait_for(lambda: self._news, patience)
-            news, self._news = self._news, {}
-        return list(news.values())
+    def wait_for_updates(self, timeout: float) -> list[StreamUpdate]:
+        """Return the updates of all requests; waits up to `timeout` seconds for the first one."""
+        with self._updates_lock:
+            self._updates_lock.wait_for(lambda: self._updates, timeout)
+            updates, self._updates = self._updates, {}
+        return list(updates.values())
 
     def abort(self, stream_id: int) -> None:
-        """End a request, if it is not over: its slot is freed, its news are dropped."""
-        self._in_loop(lambda: self._abort(stream_id))
-        with self._news_lock:
-            self._news.pop(stream_id, None)
+        """Abort a request: frees its slot and drops its updates."""
+        self._run_in_loop(lambda: self._abort(stream_id))
+        with self._updates_lock:
+            self._updates.pop(stream_id, None)
 
     def kv_cache(self) -> Mapping[str, int]:
-        """The runtime's latest `kvCacheStats`; empty before the first. From any thread."""
+        """Return the runtime's latest `kvCacheStats`; empty at first. Thread-safe."""
         return self._kv_cache
 
     @property
-    def idle(self) -> bool:
-        """Nothing runs. From any thread."""
+    def is_idle(self) -> bool:
+        """Whether no request runs. Thread-safe."""
         return not self._live
 
     def close(self) -> None:
-        """Abort what runs and shut the LLM down; otherwise its processes would stay."""
+        """Abort all requests and shut the LLM down; otherwise its processes stay."""
         try:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         finally:
@@ -100,7 +96,7 @@ class LlmStreams:
 
     # --- reader thread ----------------------------------------------------------------------
 
-    def _in_loop(self, call: Callable[[], None]) -> None:
+    def _run_in_loop(self, call: Callable[[], None]) -> None:
         async def run() -> None:
             call()
 
@@ -108,45 +104,47 @@ class LlmStreams:
 
     def _start(self, stream_id: int, arguments: Mapping[str, Any], *, log_probs: bool) -> None:
         result = self._llm.generate_async(**arguments)
-        self._live[stream_id] = _Live(result, log_probs)
+        self._live[stream_id] = _LiveStream(result, log_probs)
         self._spawn(self._follow(stream_id, self._live[stream_id]))
-        if not self._watching_stats:  # it has none before the first request
+        if not self._watching_stats:  # there are no statistics before the first request
             self._watching_stats = True
             self._spawn(self._watch_stats())
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)  # the loop alone would let go of it
+        self._tasks.add(task)  # the loop holds only a weak reference
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, stream_id: int, live: _Live) -> None:
+    async def _follow(self, stream_id: int, live: _LiveStream) -> None:
         try:
             async for output in live.result:
-                self._note(stream_id, live, output.outputs[0])
-            silent: Exception = RuntimeError("it ended without a finish reason")
+                self._publish_output(stream_id, live, output.outputs[0])
+            failure: Exception = RuntimeError("it ended without a finish reason")
         except Exception as error:
-            silent = error
-        self._tell(stream_id, live, News(stream_id, error=silent))  # unless it is over by now
+            failure = error
+        self._publish(
+            stream_id, live, StreamUpdate(stream_id, error=failure)
+        )  # ignored if it has finished
 
-    def _note(self, stream_id: int, live: _Live, completion: Any) -> None:
+    def _publish_output(self, stream_id: int, live: _LiveStream, completion: Any) -> None:
         ids = list(completion.token_ids[live.seen :])
         log_probs = _log_probs(completion, ids) if live.log_probs else []
         live.seen += len(ids)
         finish = completion.finish_reason
         if ids or finish:
-            self._tell(stream_id, live, News(stream_id, ids, log_probs, finish))
+            self._publish(stream_id, live, StreamUpdate(stream_id, ids, log_probs, finish))
 
-    def _tell(self, stream_id: int, live: _Live, new: News) -> None:
-        if self._live.get(stream_id) is not live:  # aborted, or over
+    def _publish(self, stream_id: int, live: _LiveStream, update: StreamUpdate) -> None:
+        if self._live.get(stream_id) is not live:  # aborted or finished
             return
-        if new.over:
+        if update.is_finished:
             del self._live[stream_id]
-        with self._news_lock:
-            news = self._news.setdefault(stream_id, News(stream_id))
-            news.token_ids += new.token_ids
-            news.log_probs += new.log_probs
-            news.finish, news.error = new.finish, new.error
-            self._news_lock.notify()
+        with self._updates_lock:
+            pending = self._updates.setdefault(stream_id, StreamUpdate(stream_id))
+            pending.token_ids += update.token_ids
+            pending.log_probs += update.log_probs
+            pending.finish, pending.error = update.finish, update.error
+            self._updates_lock.notify()
 
     def _abort(self, stream_id: int) -> None:
         if live := self._live.pop(stream_id, None):
@@ -166,14 +164,14 @@ class LlmStreams:
             while not self._closing:
                 async for record in self._llm.get_stats_async(timeout=_STATS_SECONDS):
                     self._kv_cache = record.get("kvCacheStats") or self._kv_cache
-                # It ends at once when the runtime is idle.
+                # The generator ends at once when the runtime is idle.
                 await asyncio.sleep(_STATS_SECONDS)
         except Exception:
-            _LOG.exception("no more statistics of the KV cache")
+            _LOG.exception("the statistics of the KV cache stop")
 
 
 def _log_probs(completion: Any, ids: list[int]) -> list[float]:
-    """That of each new id. The list is the whole answer's; some versions give the new part only."""
+    """Return the log probability of each new id; some versions list only those of new ids."""
     entries = completion.logprobs or []
     if len(entries) < len(ids):
         raise RuntimeError(f"{len(ids)} ids came with {len(entries)} log probabilities")

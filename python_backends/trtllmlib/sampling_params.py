@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our sampling contract in the words of TensorRT-LLM's SamplingParams, and what is refused.
+"""Translate sampling parameters into TensorRT-LLM's SamplingParams, or reject them.
 
 https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html
 """
@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from textlib.errors import RequestError
-from textlib.request_tensors import GenerationRequest, Guide
-from textlib.sampling import SamplingParams
-from trtllmlib.runtime import ENGINE, Runtime
+from textlib.triton.request_tensors import GenerationRequest, GuideSpec
+from textlib.triton.sampling import SamplingParams
+from trtllmlib.runtime import ENGINE, TrtllmRuntime
 
 _SEED_BITS = 64
-# The C++ sampler's kernels go no further; it would cut a larger one down to this.
+# The limit of the C++ sampler's kernels; it silently reduces a larger value.
 _MAX_TOP_K = 1024
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
@@ -23,10 +23,13 @@ EncodeWord = Callable[[bytes], Sequence[Sequence[int]]]
 
 
 class SamplingTranslator:
-    """`eos_token_ids`: of the model. `encode_word`: the id sequences that spell a text."""
+    """Translates the sampling parameters of requests.
+
+    eos_token_ids: of the model. encode_word: returns the id sequences that spell a text.
+    """
 
     def __init__(
-        self, runtime: Runtime, eos_token_ids: Sequence[int], encode_word: EncodeWord
+        self, runtime: TrtllmRuntime, eos_token_ids: Sequence[int], encode_word: EncodeWord
     ) -> None:
         self._runtime = runtime
         self._eos_token_ids = eos_token_ids
@@ -34,31 +37,32 @@ class SamplingTranslator:
         self._llmapi = importlib.import_module("tensorrt_llm.llmapi")
 
     def translate(self, request: GenerationRequest) -> Any:
-        """TensorRT-LLM's SamplingParams; raises RequestError naming the tensor."""
+        """Create TensorRT-LLM's SamplingParams; raises RequestError with the tensor's name."""
         self._check(request)
         sampling = request.sampling
         settings = (
             {"max_tokens": sampling.max_tokens, "detokenize": False}
-            | self._ends(request)
-            | _choice(sampling, request.resumed)
-            | {name: getattr(sampling, name) for name in _given_penalties(sampling)}
+            | self._end_settings(request)
+            | _sampling_settings(sampling, request.num_resumed_ids)
+            | {name: getattr(sampling, name) for name in _active_penalties(sampling)}
         )
         if sampling.log_probs:
-            settings["logprobs"] = 1  # that of the chosen id comes with it
+            settings["logprobs"] = 1  # includes the chosen id
         if request.guide:
-            settings["guided_decoding"] = self._guided(request.guide)
-        made = self._llmapi.SamplingParams(**settings)
+            settings["guided_decoding"] = self._guided_decoding(request.guide)
+        params = self._llmapi.SamplingParams(**settings)
         if request.bad_words:
-            self._forbid(made, request.bad_words)
-        return made
+            self._set_bad_words(params, request.bad_words)
+        return params
 
     def _check(self, request: GenerationRequest) -> None:
         runtime, sampling = self._runtime, request.sampling
-        for name in _given_penalties(sampling):
+        for name in _active_penalties(sampling):
             self._require(runtime.penalties, name)
         self._require(runtime.bad_words or not request.bad_words, "bad_words")
         sampled = not sampling.greedy
         self._require(runtime.seed or not sampled or sampling.seed is None, "random_seed")
+        self._require(runtime.min_p or not sampled or not sampling.min_p, "min_p")
         if sampling.log_probs and not runtime.log_probs:
             raise RequestError(
                 "return_log_probs: the engine is served without its logits. Set "
@@ -71,7 +75,7 @@ class SamplingTranslator:
             )
         if sampling.min_tokens and len(sampling.end_ids) > 1:
             raise RequestError(
-                f"min_tokens: TensorRT-LLM holds back one end id only, and here are "
+                f"min_tokens: TensorRT-LLM can suppress one end id, but the request has "
                 f"{len(sampling.end_ids)}. Send end_id with a single one."
             )
         self._check_guide(request)
@@ -91,53 +95,53 @@ class SamplingTranslator:
                 "guided_decoding_guide_type: the engine is served without guided decoding. Set "
                 "serving.runtime.guided_decoding_backend to xgrammar and render again."
             )
-        if request.resumed:
+        if request.num_resumed_ids:
             raise RequestError(
-                "guided_decoding_guide_type: a guide begins with the answer, it cannot go on "
+                "guided_decoding_guide_type: a guide starts with the answer and cannot continue "
                 "after resume_ids. Send the request without them, for a new answer."
             )
 
-    def _ends(self, request: GenerationRequest) -> dict[str, Any]:
-        """How the answer ends: by ids of which the last one is part of it, in both worlds alike.
+    def _end_settings(self, request: GenerationRequest) -> dict[str, Any]:
+        """Return the settings for end ids; in both worlds the answer includes its end id.
 
-        `end_id` does not suffice: engines leave it out of the answer, and take only one.
+        `end_id` is not enough: engines omit it from the answer and accept only one.
         """
         sampling = request.sampling
-        ends = list(sampling.end_ids)
-        if request.guide:  # a guide that is through leaves nothing else to generate
-            ends = list(dict.fromkeys([*ends, *self._eos_token_ids]))
-        # Without a tokenizer an end id is obligatory; ignore_eos then takes it away again.
-        settings: dict[str, Any] = {"end_id": ends[0] if ends else 0}
-        if sampling.min_tokens and ends:
+        end_ids = list(sampling.end_ids)
+        if request.guide:  # after a complete guide only an end token may come
+            end_ids = list(dict.fromkeys([*end_ids, *self._eos_token_ids]))
+        # Without a tokenizer an end id is required; ignore_eos disables it again.
+        settings: dict[str, Any] = {"end_id": end_ids[0] if end_ids else 0}
+        if sampling.min_tokens and end_ids:
             return settings | {"min_tokens": sampling.min_tokens}
         settings |= {"ignore_eos": True, "include_stop_str_in_output": True}
-        return settings | ({"stop_token_ids": ends} if ends else {})
+        return settings | ({"stop_token_ids": end_ids} if end_ids else {})
 
-    def _guided(self, guide: Guide) -> Any:
-        named: dict[str, dict[str, Any]] = {
+    def _guided_decoding(self, guide: GuideSpec) -> Any:
+        arguments_by_kind: dict[str, dict[str, Any]] = {
             "json": {"json_object": True},
             "json_schema": {"json": guide.text},
             "regex": {"regex": guide.text},
             "ebnf_grammar": {"grammar": guide.text},
         }
-        return self._llmapi.GuidedDecodingParams(**named[guide.kind])
+        return self._llmapi.GuidedDecodingParams(**arguments_by_kind[guide.kind])
 
-    def _forbid(self, made: Any, words: Sequence[bytes]) -> None:
-        """Ids that spell a bad word, in front of which a space may be, must not come in a row."""
+    def _set_bad_words(self, params: Any, words: Sequence[bytes]) -> None:
+        """Forbid the id sequences that spell a bad word, with and without a leading space."""
         spellings = [list(ids) for word in words for ids in self._encode_word(word)]
-        made.bad_token_ids = [ids[0] for ids in spellings if len(ids) == 1] or None
+        params.bad_token_ids = [ids[0] for ids in spellings if len(ids) == 1] or None
         longer = [ids for ids in spellings if len(ids) > 1]
         if longer:
-            # Public only as text for its own tokenizer, which this LLM lacks.
-            made.bad = [word.decode() for word in words]
-            made._bad_word_ids = longer
+            # The public API takes only text for the LLM's tokenizer, which this LLM lacks.
+            params.bad = [word.decode() for word in words]
+            params._bad_word_ids = longer
 
 
-def _given_penalties(sampling: SamplingParams) -> list[str]:
+def _active_penalties(sampling: SamplingParams) -> list[str]:
     return [name for name, off in _PENALTIES.items() if getattr(sampling, name) != off]
 
 
-def _choice(sampling: SamplingParams, resumed: int) -> dict[str, Any]:
+def _sampling_settings(sampling: SamplingParams, resumed: int) -> dict[str, Any]:
     if sampling.greedy:
         return {"top_k": 1}
     seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
@@ -145,7 +149,8 @@ def _choice(sampling: SamplingParams, resumed: int) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
-        # The same numbers must not be drawn again after what another server made. The
+        "min_p": sampling.min_p,
+        # The sampler must not repeat the random numbers of another server's part. The
         # library's default would repeat one sample.
         "seed": (seed + resumed) % (1 << _SEED_BITS),
     }

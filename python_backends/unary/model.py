@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton Python model: asks the ensemble that streams, and answers once, with the whole text.
+"""Triton Python model: calls the streaming ensemble and responds once with the whole text.
 
-An ensemble with a decoupled step is decoupled: Triton refuses ModelInfer and HTTP `infer` for it.
-This model is not. It holds no engine; a request costs a thread that waits, and a copy of its text.
+An ensemble with a decoupled step is decoupled: Triton rejects ModelInfer and HTTP `infer` for it.
+This model is not decoupled and has no engine; a request costs a waiting thread and a copy of its
+text.
 """
 
 import json
@@ -11,59 +12,65 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from textlib.errors import EngineFailedError, RequestError, TextPathError
-from textlib.step_metrics import StepMetrics
-from textlib.triton_edge import answer_with, forwarded, loading, only_answer, read_array
+from textlib.triton.edge import (
+    copy_request,
+    read_array,
+    reporting_load_errors,
+    send_single_response,
+    single_response,
+)
+from textlib.triton.step_metrics import StepMetrics
 
 _SUFFIX = "_unary"
 
 
 class TritonPythonModel:
-    """The inputs of `<model>` to its outputs, for the model `<model>_unary`."""
+    """The model `<model>_unary` with the inputs and outputs of `<model>`."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Nothing is loaded: the ensemble is asked by its name."""
-        with loading(args) as parameters:
+        """Start the threads; requests call the ensemble by name."""
+        with reporting_load_errors(args) as parameters:
             threads = parameters.integer("max_requests")
         self._tensors = {entry["name"] for entry in json.loads(args["model_config"])["input"]}
         self._ensemble = args["model_name"].removesuffix(_SUFFIX)
-        self._waiting = ThreadPoolExecutor(threads, thread_name_prefix="unary")
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="unary")
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand each request on, and return at once: the answers come from threads."""
+        """Submit each request to a thread and return at once."""
         for request in requests:
             sender = request.get_response_sender()
             try:
-                inner = self._inner(request)
+                inner = self._ensemble_request(request)
             except TextPathError as error:
                 self._fail(sender, error)
             else:
-                self._waiting.submit(self._answer, sender, inner)
+                self._executor.submit(self._answer, sender, inner)
 
     def finalize(self) -> None:
-        """Triton unloads a model only when nobody waits for it."""
-        self._waiting.shutdown()
+        """Stop the threads; Triton unloads a model only without live requests."""
+        self._executor.shutdown()
         self._metrics.close()
 
-    def _inner(self, request: Any) -> Any:
+    def _ensemble_request(self, request: Any) -> Any:
         stream = read_array(request, "stream")
         if stream is not None and stream.any():
             raise RequestError(
-                f"stream is true, but this model answers once. Leave it out, or ask "
+                f"stream is true, but this model responds once. Leave it out, or call "
                 f"{self._ensemble} over a gRPC stream or HTTP generate_stream."
             )
-        return forwarded(request, self._ensemble)
+        return copy_request(request, self._ensemble)
 
     def _answer(self, sender: Any, inner: Any) -> None:
         try:
-            answer = only_answer(inner, self._tensors)
+            answer = single_response(inner, self._tensors)
         except TextPathError as error:
             self._fail(sender, error)
         except Exception as error:
             self._fail(sender, EngineFailedError(f"unexpected {type(error).__name__}: {error}"))
         else:
-            answer_with(sender, answer)
+            send_single_response(sender, answer)
 
     def _fail(self, sender: Any, error: TextPathError) -> None:
-        self._metrics.failed(error)
-        answer_with(sender, error)
+        self._metrics.count_error(error)
+        send_single_response(sender, error)

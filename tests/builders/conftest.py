@@ -31,6 +31,7 @@ SHARED = (
     "program",
     "prompts",
     "request",
+    "request_types",
     "weights",
 )
 OPENVINO = ("options", "precisions", "support")
@@ -61,7 +62,8 @@ Refusal = Callable[[Callable[[], object]], str]
 @contextmanager
 def modules_of(builder: str, names: tuple[str, ...]) -> Iterator[SimpleNamespace]:
     """A builder's modules and buildlib's as its program sees them, and gone again afterwards."""
-    paths = [str(BUILDERS / builder), str(BUILDERS / "shared")]
+    folders = (BUILDERS / builder, BUILDERS / "shared", BUILDERS.parent / "python_backends")
+    paths = [str(folder) for folder in folders]
     before = dict(sys.modules)
     for name in names:
         sys.modules.pop(name, None)

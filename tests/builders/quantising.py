@@ -10,8 +10,8 @@ from typing import Any
 from tests.builders import runs
 from tests.builders.exported import Array, tensors_of
 from tests.builders.runs import Built
-from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.runners import venv_python
+from tritonctl.engines.builds.catalog import builder_named
+from tritonctl.engines.builds.runners import venv_python
 from tritonctl.host.progress import Silent
 
 CHECKOUT = Path(__file__).resolve().parents[2]

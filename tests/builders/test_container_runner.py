@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests import container_engine
-from tritonctl.engines.build.engine import Artefact, build_engine
+from tritonctl.engines.builds.engine import Artefact, build_engine
 from tritonctl.errors import BuildFailedError, HostError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -146,7 +146,7 @@ def test_an_interrupted_build_leaves_no_container(
     _await(lambda: containers() == [])  # Docker's own removal may still be under way
     assert not list((tmp_path / ".tritonctl").glob("engines/*/*"))
     gate.touch()
-    assert build(project, tmp_path).fresh
+    assert build(project, tmp_path).is_new
 
 
 def _await(condition: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CHECKOUT
 from tests.engine_cache import build_cached
-from tritonctl.engines.build.engine import built_engines
+from tritonctl.engines.builds.engine import built_engines
 from tritonctl.project.file import load_project
 
 pytestmark = [pytest.mark.engine, pytest.mark.exhaustive]

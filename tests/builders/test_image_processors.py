@@ -52,7 +52,7 @@ def modules() -> Iterator[SimpleNamespace]:
         with modules_of("../python_backends", ("tasklib.image_processing",)) as serving:
             settings = __import__("tasklib.image_settings", fromlist=["ImageSettings"])
         yield SimpleNamespace(
-            compiled=vars(compiling)[names[0]].image_processor,
+            compiled=vars(compiling)[names[0]].compile_image_processor,
             processor=vars(serving)["tasklib.image_processing"].ImageProcessor,
             settings=settings.ImageSettings,
         )

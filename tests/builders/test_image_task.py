@@ -102,7 +102,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def compiled(builder: SimpleNamespace, folder: Path, raw: Any, **config: Any) -> dict[str, Any]:
     write_json(folder / "preprocessor_config.json", raw)
-    made: dict[str, Any] = builder.processors.image_processor(folder, config)
+    made: dict[str, Any] = builder.processors.compile_image_processor(folder, config)
     return made
 
 
@@ -167,18 +167,18 @@ def test_without_a_class_the_model_decides(builder: SimpleNamespace, checkpoint:
         ({"image_processor_type": "LevitImageProcessor"}, "LevitImageProcessor is not known"),
         ({"image_processor_type": "TimmWrapperImageProcessor"}, "is not known"),
         ({"auto_map": {"AutoImageProcessor": "a.B"}}, "Python code in the checkpoint"),
-        ({"do_thumbnail": True}, "no setting do_thumbnail that is known"),
+        ({"do_thumbnail": True}, "the setting do_thumbnail of"),
         ({"image_sdt": [1, 1, 1]}, "did you mean image_std"),
         ({"do_pad": True}, "do_pad is True; expected False"),
         ({"data_format": "channels_last"}, "data_format is 'channels_last'"),
-        ({"input_data_format": "channels_last"}, "no setting input_data_format"),
+        ({"input_data_format": "channels_last"}, "the setting input_data_format"),
         ({"crop_pct": 0.9}, "crop_pct is 0.9; expected nothing: only ConvNextImageProcessor"),
         ({"resample": 7}, "resample is 7; expected the number"),
         ({"do_resize": "yes"}, "do_resize is 'yes'; expected true or false"),
         ({"size": {"longest_edge": 9}}, "size is {'longest_edge': 9}; expected height and width"),
         ({"size": {"height": 0, "width": 9}}, "expected height and width"),
-        ({"size": {"shortest_edge": 224}}, "leaves images their own shapes"),
-        ({"do_resize": False}, "leaves images their own shapes"),
+        ({"size": {"shortest_edge": 224}}, "keeps the shapes of the images"),
+        ({"do_resize": False}, "keeps the shapes of the images"),
         ({"do_center_crop": True}, "crop_size is None; expected height and width"),
         ({"image_mean": [0.5]}, "image_mean is [0.5]; expected a number for each"),
         ({"image_std": [0.5, 0, 0.5]}, "image_std is [0.5, 0, 0.5]; expected numbers other than 0"),
@@ -205,7 +205,7 @@ def test_no_processor_is_an_error(
     said = refusal(lambda: compiled(builder, checkpoint, {"size": 224}, model_type="own"))
     assert "names no image_processor_type, and config.json has the model_type 'own'" in said
     (checkpoint / "preprocessor_config.json").unlink()
-    said = refusal(lambda: builder.processors.image_processor(checkpoint, {}))
+    said = refusal(lambda: builder.processors.compile_image_processor(checkpoint, {}))
     assert "has no preprocessor_config.json" in said
 
 
@@ -215,7 +215,7 @@ def test_a_convnext_needs_its_own_kind_of_size(
     """transformers fails on it, image by image."""
     raw = OLD_RESNET | {"size": {"height": 224, "width": 224}}
     said = refusal(lambda: compiled(builder, checkpoint, raw))
-    assert "expected shortest_edge, as ConvNextImageProcessor wants it" in said
+    assert "expected shortest_edge, as ConvNextImageProcessor requires" in said
 
 
 def test_a_classifier(builder: SimpleNamespace, checkpoint: Path) -> None:
@@ -236,7 +236,7 @@ def test_vectors_of_a_classifier_come_of_its_backbone(
 ) -> None:
     """Without a pooler there is only the first token's state, and only if that is said."""
     said = refusal(lambda: task_of(builder, checkpoint, "image_embedding"))
-    assert "no weights of the pooler that makes ViTModel's vectors" in said
+    assert "no weights for the pooler that makes ViTModel's vectors" in said
     task = task_of(builder, checkpoint, "image_embedding", pooling="cls")
     assert (task.architecture, task.vector, task.output) == ("ViTModel", "cls", "embedding")
     assert task.record("5.0", 16)["embedding"] == {"dimension": 16, "normalized": False}
@@ -254,7 +254,7 @@ def test_clip_s_image_tower(builder: SimpleNamespace, checkpoint: Path, refusal:
     said = refusal(
         lambda: task_of(builder, checkpoint, "image_embedding", pooling="cls", **clip, **vision)
     )
-    assert "has a projection" in said
+    assert "the projection of" in said
     vision = {"vision_config": {"image_size": 336}}
     said = refusal(lambda: task_of(builder, checkpoint, "image_embedding", **clip, **vision))
     assert "image_size is 336, and the checkpoint's image processor makes 224 x 224" in said
@@ -264,7 +264,11 @@ def test_clip_s_image_tower(builder: SimpleNamespace, checkpoint: Path, refusal:
     ("task", "change", "words"),
     [
         ("image_classification", {"architectures": ["ViTModel"]}, "Set task to image_embedding"),
-        ("image_classification", {"architectures": ["OwnForImageClassification"]}, "is no class"),
+        (
+            "image_classification",
+            {"architectures": ["OwnForImageClassification"]},
+            "does not support the class",
+        ),
         ("image_classification", {"architectures": []}, "names no architectures"),
         ("image_classification", {"image_size": [224, 192]}, "image_size is [224, 192]"),
         ("image_classification", {"num_channels": 1}, "num_channels is 1"),
@@ -329,4 +333,4 @@ def test_clip_s_texts(builder: SimpleNamespace, checkpoint: Path, refusal: Refus
     assert "projection_dim is None" in said
     write_json(checkpoint / "tokenizer_config.json", {"truncation_side": "left"})
     said = refusal(lambda: clip_of(builder, checkpoint))
-    assert "the end of a text is what CLIP reads" in said
+    assert "CLIP reads the end of a text" in said

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import EXAMPLE
 from tests.engine_cache import build_cached, content, kept
 from tritonctl.checks.checker import check_repository
-from tritonctl.engines.proposals.proposal import Wishes
+from tritonctl.engines.proposals.proposal import InitOptions
 from tritonctl.engines.proposals.writing import write_project
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -71,7 +71,7 @@ def test_the_proposal_works(
 ) -> None:
     """As it was written: from the checkpoint to a repository in which `check` finds nothing."""
     checkpoint = SPELLER if name == "llama" else checkpoints / name
-    write_project(tmp_path, Wishes(name, str(checkpoint)))
+    write_project(tmp_path, InitOptions(name, str(checkpoint)))
     project = load_project(tmp_path)
     assert project.models[name].task == task
     build_cached(project)

@@ -22,12 +22,12 @@ BUILDERS = Path(__file__).resolve().parents[2] / "builders"
 DRIVER = """
 import numpy as np
 from buildlib.problems import BuildError
-from cuda_driver import Buffer, Device
-device = Device()
+from cuda_driver import CudaBuffer, CudaDevice
+device = CudaDevice()
 for dtype in (np.float32, np.float16, np.int64, np.uint8, np.bool_):
     array = np.arange(771).reshape(3, 1, 257).astype(dtype)
-    buffer, back = Buffer(device), np.empty_like(array)
-    buffer.holding(array)
+    buffer, back = CudaBuffer(device), np.empty_like(array)
+    buffer.write(array)
     buffer.read(back)
     assert np.array_equal(array, back), dtype
 try:

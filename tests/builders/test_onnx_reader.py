@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError
+from tritonctl.formats.graph_file import GraphTensor, ModelGraph, UndecidedFileError
 from tritonctl.formats.onnx_graph import read_onnx
 
 pytestmark = pytest.mark.engine
@@ -27,9 +27,9 @@ def described(python: Path, folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     return [(folder / name, found) for name, found in described.items()]
 
 
-def as_onnx(graph: Graph) -> dict[str, Any] | None:
+def as_onnx(graph: ModelGraph) -> dict[str, Any] | None:
     """A graph of ours as the other describes it."""
-    if graph.broken:
+    if graph.read_error:
         return None
     return {
         "inputs": [_value(one) for one in graph.inputs],
@@ -102,10 +102,10 @@ def test_refuses_what_onnx_refuses(
     for path, other in described(onnxruntime_environment, tmp_path):
         try:
             graph = read_onnx(path)
-        except UnjudgedError:
+        except UndecidedFileError:
             continue
-        if graph.broken:
-            assert other["runtime"] is None, (path, graph.broken)
+        if graph.read_error:
+            assert other["runtime"] is None, (path, graph.read_error)
         elif other["onnx"] is not None:
             assert as_onnx(graph) == _without_types(other["onnx"]), path
             agreed += 1

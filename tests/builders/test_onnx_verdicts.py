@@ -19,8 +19,8 @@ import pytest
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_tensors import config, tensor
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import File
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import ExampleFile
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.engine
@@ -121,8 +121,8 @@ def test_verdicts(sessions: dict[Path, dict[str, Any]], tmp_path: Path) -> None:
             continue
         text = config(_written(declared["inputs"]), _written(declared["outputs"]), batch)
         folder = tmp_path / str(number)
-        put(folder, {"m/config.pbtxt": text, "m/1/model.onnx": File(path.read_bytes())})
-        report = check_repository(folder, Target("2.51.0"), rules=MINE)
+        put(folder, {"m/config.pbtxt": text, "m/1/model.onnx": ExampleFile(path.read_bytes())})
+        report = check_repository(folder, CheckTarget("2.51.0"), rules=MINE)
         said = "error" if report.failed else "warning" if report.findings else "nothing"
         expected = refused(sessions[path], batch, declared)
         verdicts[expected, said] += 1

@@ -134,7 +134,7 @@ def test_texts_of_different_lengths_share_a_run_where_that_is_exact(
 
 REFUSED = {
     "newer_opset": "uses opset 99",
-    "unknown_rank": "the number of dimensions of x is not known",
+    "unknown_rank": "the number of dimensions of x is unknown",
     "complex_numbers": "of the ONNX type COMPLEX64",
     "fixed_batch": "the first dimension of x is fixed at 1",
     "two_batches": "do not share the batch dimension: x has 'n', y has 'm'",
@@ -148,12 +148,12 @@ builders, *files = map(Path, sys.argv[1:])
 sys.path[:0] = [str(builders / "onnxruntime"), str(builders / "shared")]
 from buildlib.problems import BuildError
 from onnxlib.graph import check_graph
-from onnxlib.reader import graph_of, read_model
+from onnxlib.reader import describe_graph, read_model
 from support import ONNX_RUNTIME
 
 def problem(file):
     try:
-        check_graph(graph_of(read_model(file)), file, ONNX_RUNTIME)
+        check_graph(describe_graph(read_model(file)), file, ONNX_RUNTIME)
     except BuildError as error:
         return error.problem
     return ""
@@ -203,7 +203,7 @@ def test_weights_outside_of_the_graph(build: Build, graphs: Path, tmp_path: Path
     assert "so it is not one file" in alone.result["problem"]
     shutil.copyfile(source / "model.onnx", tmp_path / "model.onnx")
     missing = build(tmp_path)
-    assert "model.onnx.data, which is not beside it" in missing.result["problem"]
+    assert "model.onnx.data, which is not next to it" in missing.result["problem"]
 
 
 def test_a_graph_in_a_file_of_any_name(build: Build, graphs: Path, tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from tests.conftest import CHECKOUT
 from tests.engine_cache import build_cached
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.engines.planning.plans import plan_model
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.engine
 
-# docs/explanation/estimates.md: 0.1 to 1.6 % were seen of sizes; of the memory up to a third.
+# benchmarks/results/estimates.md: 0.1 to 1.6 % were seen of sizes; of the memory up to a third.
 FILES, MEMORY = 0.02, 1.5
 BATCH, LENGTH = 8, 128
 TEXTS = ["How do I reset my password?", "I cannot log in.", "Paris is a capital.", "Apples."]

@@ -47,8 +47,8 @@ def padding_of(
     names = changes.pop("inputs", ("input_ids", "attention_mask", "token_type_ids"))
     inputs = [from_graph(name, "INT64", ("batch", "sequence")) for name in names]
     outputs = [from_graph(name, "FLOAT", ("batch", None, 2)) for name in ("states", "sum")]
-    settings = {"pad_id": 7, "longest": 64} | changes
-    found: dict[str, Any] | None = builder.padding.measured_padding(
+    settings = {"pad_id": 7, "max_length": 64} | changes
+    found: dict[str, Any] | None = builder.padding.measure_padding(
         inputs, outputs, source=graph, engine=engine or graph, **settings
     )
     return found
@@ -66,7 +66,7 @@ def test_pad_values_and_outputs_by_token(builder: SimpleNamespace) -> None:
     [
         (careless, {}),
         (honest, {"inputs": ("input_ids",)}),
-        (honest, {"longest": 8}),
+        (honest, {"max_length": 8}),
     ],
     ids=["the mask is ignored", "no mask", "too short to try"],
 )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -36,7 +35,7 @@ def changed(folder: Path, **changes: Any) -> None:
 def test_an_encoder(builder: SimpleNamespace, encoder: Path) -> None:
     source = builder.source.inspect_source(encoder)
     assert source.inputs == ("input_ids", "attention_mask", "token_type_ids")
-    assert (source.max_seq_len, source.classifies) == (64, False)
+    assert (source.max_seq_len, source.is_classifier) == (64, False)
     assert builder.source.resolve_max_seq_len(None, source) == 64
     assert builder.source.resolve_max_seq_len(16, source) == 16
 
@@ -51,13 +50,13 @@ def test_labels_of_a_classifier(builder: SimpleNamespace, encoder: Path) -> None
     labels = {str(n): f"label {n}" for n in range(11)}
     changed(encoder, architectures=["BertForSequenceClassification"], id2label=labels)
     source = builder.source.inspect_source(encoder)
-    assert source.classifies
+    assert source.is_classifier
     assert source.labels == tuple(f"label {n}" for n in range(11))
 
 
 def test_weights_win_over_a_graph_beside_them(builder: SimpleNamespace, encoder: Path) -> None:
     (encoder / "model.onnx").write_bytes(b"an older export")
-    assert isinstance(builder.source.inspect_source(encoder), builder.source.Encoder)
+    assert isinstance(builder.source.inspect_source(encoder), builder.source.HuggingFaceEncoder)
 
 
 def test_a_given_graph(builder: SimpleNamespace, tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_pickled_weights(builder: SimpleNamespace, encoder: Path, refusal: Refus
     said = refusal(lambda: builder.source.inspect_source(encoder))
     assert "Python pickles only (pytorch_model.bin)" in said
     allowed = builder.source.inspect_source(encoder, allow_pickle=True)
-    assert isinstance(allowed, builder.source.Encoder)
+    assert isinstance(allowed, builder.source.HuggingFaceEncoder)
 
 
 def test_truncated_safetensors(builder: SimpleNamespace, encoder: Path, refusal: Refusal) -> None:
@@ -127,8 +126,8 @@ def test_longer_than_it_was_trained_for(
 def test_one_file_with_weights_beside_it(
     builder: SimpleNamespace, tmp_path: Path, refusal: Refusal
 ) -> None:
-    source = builder.source.GivenGraph(tmp_path / "model.onnx", None)
-    said = refusal(lambda: builder.source.refuse_files_beside(source, ["model.onnx.data"]))
+    source = builder.source.OnnxFile(tmp_path / "model.onnx", None)
+    said = refusal(lambda: builder.source.refuse_external_files(source, ["model.onnx.data"]))
     assert "keeps its weights in model.onnx.data, so it is not one file" in said
 
 
@@ -136,8 +135,8 @@ def test_one_file_with_weights_beside_it(
 
 
 def request(builder: SimpleNamespace, precision: str = "int8", **changes: Any) -> Any:
-    limits = builder.request.Limits(max_batch_size=8)
-    asked = builder.request.Request("m", Path("x"), precision, limits)
+    limits = builder.request_types.RequestedLimits(max_batch_size=8)
+    asked = builder.request_types.BuilderRequest("m", Path("x"), precision, limits)
     return replace(asked, **changes)
 
 
@@ -194,18 +193,20 @@ def test_a_graph_is_no_task(builder: SimpleNamespace, tmp_path: Path, refusal: R
     inspect = partial(builder.source.inspect_source, task="embedding")
     for checkpoint in (tmp_path, tmp_path / "model.onnx"):
         said = refusal(partial(inspect, checkpoint))
-        assert "the task embedding is made of a Hugging Face folder" in said
+        assert "the task embedding needs a Hugging Face folder" in said
 
 
 def test_a_kv_cache_and_several_gpus(builder: SimpleNamespace, refusal: Refusal) -> None:
     asked = request(builder, kv_cache_dtype="int8")
     assert "has no KV cache" in refusal(lambda: builder.options.read_options(asked))
-    asked = request(builder, limits=builder.request.Limits(max_batch_size=1, tp_size=2))
+    asked = request(
+        builder, limits=builder.request_types.RequestedLimits(max_batch_size=1, tp_size=2)
+    )
     assert "engine.tp_size is 2" in refusal(lambda: builder.options.read_options(asked))
 
 
 def test_static_calibration_on_the_evaluation_s_prompts(builder: SimpleNamespace) -> None:
-    evaluation = builder.request.EvaluationRequest(Path("prompts.jsonl"), 1)
+    evaluation = builder.request_types.RequestedEvaluation(Path("prompts.jsonl"), 1)
     asked = request(builder, options={"calibration": "static"}, evaluation=evaluation)
     assert builder.options.read_options(asked).calibration == "static"
 
@@ -232,7 +233,7 @@ def test_too_far_from_the_source(
     error: float,
     passes: bool,
 ) -> None:
-    options = builder.options.Options(calibration="static" if static else "dynamic")
+    options = builder.options.OnnxRuntimeOptions(calibration="static" if static else "dynamic")
 
     def check() -> None:
         builder.precisions.check_error(precision, options, error=error, peak=10.0)
@@ -244,7 +245,7 @@ def test_too_far_from_the_source(
 
 
 def test_a_tolerance_of_one_s_own(builder: SimpleNamespace, refusal: Refusal) -> None:
-    options = builder.options.Options(max_abs_error=0.5)
+    options = builder.options.OnnxRuntimeOptions(max_abs_error=0.5)
     builder.precisions.check_error("fp32", options, error=0.5, peak=1.0)
     said = refusal(lambda: builder.precisions.check_error("fp32", options, error=0.6, peak=1000.0))
     assert "allowed are 0.5" in said
@@ -302,9 +303,8 @@ def test_a_graph_the_runtime_cannot_load(
         (("z", "BFLOAT16", ("batch", 1)), "of the ONNX type BFLOAT16"),
         (("z", "INT4", ("batch", 1)), "of the ONNX type INT4"),
         (("z", "", None, "sequence"), "z is a sequence; Triton carries tensors only"),
-        (("z", "FLOAT", None), "the number of dimensions of z is not known"),
+        (("z", "FLOAT", None), "the number of dimensions of z is unknown"),
         (("z", "FLOAT", ()), "z is a scalar and has no batch dimension"),
-        (("z", "FLOAT", ("batch",)), "z has the batch dimension only"),
         (("z", "FLOAT", (1, 3)), "the first dimension of z is fixed at 1"),
     ],
 )
@@ -316,6 +316,16 @@ def test_a_tensor_that_triton_cannot_batch(
         whole = graph(builder, **{side: (z,)})
         where, runtime = Path("model.onnx"), builder.support.ONNX_RUNTIME
         assert words in refusal(lambda: builder.graph.check_graph(whole, where, runtime))  # noqa: B023
+
+
+@pytest.mark.parametrize("element", ["FLOAT", "INT64", "STRING"])
+def test_tensors_of_the_batch_dimension_alone(builder: SimpleNamespace, element: str) -> None:
+    z = builder.graph.OnnxTensor("z", element, ("batch",))
+    for side in ("inputs", "outputs"):
+        whole = graph(builder, **{side: (z,)})
+        builder.graph.check_graph(whole, Path("model.onnx"), builder.support.ONNX_RUNTIME)
+        (spec,) = builder.graph.tensor_specs(whole)[side]
+        assert (spec["name"], spec["dims"]) == ("z", [])
 
 
 def test_inputs_that_do_not_share_the_batch_dimension(
@@ -341,7 +351,7 @@ def test_external_data(builder: SimpleNamespace, refusal: Refusal, tmp_path: Pat
     model, data = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
     check, make = builder.graph.check_external_data, builder.graph.ExternalData
     entry = make("w", "model.onnx.data", 4, 8)
-    assert "which is not beside it" in refusal(lambda: check([entry], model))
+    assert "which is not next to it" in refusal(lambda: check([entry], model))
     data.write_bytes(b"\0" * 11)
     assert "11 bytes are there, and w ends at 12" in refusal(lambda: check([entry], model))
     data.write_bytes(b"\0" * 12)
@@ -355,9 +365,3 @@ def test_external_data_outside_of_the_folder(
     entry = builder.graph.ExternalData("w", location, 0, None)
     said = refusal(lambda: builder.graph.check_external_data([entry], tmp_path / "model.onnx"))
     assert "outside its folder" in said
-
-
-def test_builder_toml_and_code_name_the_same_precisions(builder: SimpleNamespace) -> None:
-    file = Path(__file__).parents[2] / "builders" / "onnxruntime" / "builder.toml"
-    data = tomllib.loads(file.read_text(encoding="utf-8"))
-    assert tuple(data["precisions"]) == builder.options.PRECISIONS

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +25,13 @@ def edit(path: Path, **changes: Any) -> None:
 def inspect(builder: SimpleNamespace, folder: Path) -> Any:
     support = builder.support
     supported = ("openvino", support.ARCHITECTURES, support.ROPE_TYPES)
-    return builder.checkpoint.inspect_checkpoint(folder, builder.checkpoint.Supported(*supported))
+    return builder.checkpoint.inspect_checkpoint(
+        folder, builder.checkpoint.SupportedModels(*supported)
+    )
 
 
 def test_facts_of_a_good_checkpoint(builder: SimpleNamespace, checkpoint: Path) -> None:
-    facts = inspect(builder, checkpoint).described()
+    facts = inspect(builder, checkpoint).to_result()
     assert facts == {
         "architecture": "LlamaForCausalLM",
         "vocab_size": 8,
@@ -37,7 +40,7 @@ def test_facts_of_a_good_checkpoint(builder: SimpleNamespace, checkpoint: Path) 
         "head_dim": 4,
         "max_position_embeddings": 64,
         "bos_token_id": 1,
-        "eos_token_ids": [2],
+        "eos_token_ids": (2,),
         "pad_token_id": None,
     }
 
@@ -119,7 +122,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "longrope": (
         lambda f: edit(f / "config.json", rope_scaling={"type": "longrope"}),
-        ["'longrope'", "is not what the openvino builder can do"],
+        ["'longrope'", "the openvino builder does not support it"],
     ),
     "no vocab_size": (lambda f: edit(f / "config.json", vocab_size=None), ["vocab_size is miss"]),
     "no end token": (
@@ -212,7 +215,7 @@ def test_a_missing_folder_is_refused(
 
 def resolved(builder: SimpleNamespace, checkpoint: Path, **limits: int) -> Any:
     facts = inspect(builder, checkpoint)
-    asked = builder.request.Limits(**{"max_batch_size": 4, **limits})
+    asked = builder.request_types.RequestedLimits(**{"max_batch_size": 4, **limits})
     return builder.limits.resolve_limits(asked, facts, default_max_num_tokens=256)
 
 
@@ -270,3 +273,41 @@ def test_pickles_that_would_not_be_read(
     assert "is a git-lfs pointer" in said()
     (checkpoint / "pytorch_model.bin.index.json").unlink()
     assert "pickles only (pytorch_model-1-of-1.bin)" in said()
+
+
+def test_files_of_any_content(builder: SimpleNamespace, checkpoint: Path) -> None:
+    """A value of another type, and JSON that is too deep: refused in words, never a traceback."""
+    values: list[Any] = ["x", [], {}, 0, -1, 1.5, True, 10**30, [1, "a"], {"a": 1}, [{"id": "x"}]]
+    values += [{"type": "Sequence", "decoders": 7}, {"vocab": {"a": "b"}}, {"vocab": 7}]
+    refused = 0
+    for name in ("config.json", "tokenizer.json"):
+        file = checkpoint / name
+        good = file.read_text(encoding="utf-8")
+        for key in (*json.loads(good), "rope_scaling", "added_tokens", "decoder"):
+            for value in values:
+                edit(file, **{key: value})
+                try:
+                    inspect(builder, checkpoint)
+                except builder.problems.BuildError:
+                    refused += 1
+                file.write_text(good, encoding="utf-8")
+        file.write_text("[" * 100_000, encoding="utf-8")
+        with pytest.raises(builder.problems.BuildError, match="nested too deeply"):
+            inspect(builder, checkpoint)
+        file.write_text(good, encoding="utf-8")
+    assert refused > 50
+
+
+def test_a_compressed_pickle(builder: SimpleNamespace, checkpoint: Path) -> None:
+    """PyTorch stores its records; what is compressed may become any size."""
+    (checkpoint / "model.safetensors").unlink()
+    with zipfile.ZipFile(checkpoint / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(builder.problems.BuildError, match=r"data\.pkl is compressed"):
+        builder.checkpoint.inspect_checkpoint(
+            checkpoint,
+            builder.checkpoint.SupportedModels(
+                "openvino", builder.support.ARCHITECTURES, builder.support.ROPE_TYPES
+            ),
+            allow_pickle=True,
+        )

@@ -16,9 +16,14 @@ from typing import Any
 
 import pytest
 
-from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
-from tritonctl.project.compatibility.table import Target
-from tritonctl.project.json_schema import definitions
+from tritonctl.engines.builds.contract import (
+    BuildRequest,
+    CalibrationRequest,
+    EngineLimits,
+    EvaluationRequest,
+)
+from tritonctl.engines.builds.contract_files import contract_files
+from tritonctl.project.compatibility.table import BuildTarget
 
 BUILDER = Path(__file__).resolve().parents[2] / "builders" / "openvino"
 
@@ -101,18 +106,20 @@ def test_a_request_is_refused(
 
 
 def test_builders_check_by_the_schema_of_the_host_s_models() -> None:
-    """Their file is up to date: each fact of a request is written once."""
-    file = json.loads((BUILDER.parent / "shared/buildlib/request.schema.json").read_text("utf-8"))
-    assert file == definitions(BuildRequest), f"write it anew: {BuildRequest.__module__} says how"
+    """Their files are up to date: each fact of a request or result is written once."""
+    folder = BUILDER.parent / "shared/buildlib"
+    files = {name: (folder / name).read_text("utf-8") for name in contract_files()}
+    assert files == contract_files(), "run `make contracts`"
 
 
 def test_everything_the_host_may_ask(builder: SimpleNamespace, tmp_path: Path) -> None:
     """Both sides read every key alike."""
-    sizes = dict.fromkeys(Limits.model_fields, 2)
+    sizes = dict.fromkeys(EngineLimits.model_fields, 2)
     asked = {
         "evaluation": dict.fromkeys(EvaluationRequest.model_fields, 1) | {"prompts": "/p"},
-        "target": dict.fromkeys(Target.model_fields, "x") | {"world": "pytorch"},
-        "calibration": dict.fromkeys(Calibration.model_fields, 5) | {"data": "/d", "seed": 0},
+        "target": dict.fromkeys(BuildTarget.model_fields, "x") | {"world": "pytorch"},
+        "calibration": dict.fromkeys(CalibrationRequest.model_fields, 5)
+        | {"data": "/d", "seed": 0},
         "stage": "quantise",
         "source": "/s",
         "kv_cache_dtype": "fp8",
@@ -138,7 +145,7 @@ class Letters:
 
 
 def read_prompts(builder: SimpleNamespace, file: Path, **settings: Any) -> Any:
-    asked = builder.request.EvaluationRequest(file, **{"max_tokens": 8, **settings})
+    asked = builder.request_types.RequestedEvaluation(file, **{"max_tokens": 8, **settings})
     return builder.prompts.read_prompts(asked, Letters(), max_seq_len=10)
 
 
@@ -176,11 +183,11 @@ def test_malformed_prompts(
 
 
 def outcome(builder: SimpleNamespace, got: list[str]) -> Any:
-    prompt = builder.prompts.Prompt
+    prompt = builder.prompts.EvaluationPrompt
     prompts = [prompt(text, [1], 8, answer) for text, answer in (("p", "ab"), ("q", None))]
     expected = [[97, 98, 0], [99, 0]]
     answers = [[ord(letter) if letter != "." else 0 for letter in text] for text in got]
-    return builder.compare.compare(prompts, expected, answers, Letters())
+    return builder.compare.compare_answers(prompts, expected, answers, Letters())
 
 
 def test_figures_of_equal_answers(builder: SimpleNamespace) -> None:
@@ -205,7 +212,8 @@ def test_figures_of_a_divergence(
     figures = outcome(builder, [got, "c."])
     assert (figures.exact_match, figures.diverged) == (0.5, 1)
     first = {"prompt": "p", "token": token, "expected": expected, "got": have}
-    assert figures.first_divergence == first
+    assert figures.first_divergence is not None
+    assert dataclasses.asdict(figures.first_divergence) == first
     assert figures.mean_divergence_token == token
 
 
@@ -215,8 +223,8 @@ def test_too_few_equal_answers_fail_the_build(
     evaluation = {"prompts": "p", "max_tokens": 8, "min_exact_match": 0.5}
     write_json(tmp_path / "R.json", request(tmp_path, evaluation=evaluation))
     asked = builder.request.read_request(tmp_path / "R.json")
-    remedy = builder.precisions.higher_than("int4")
-    require = builder.compare.require
+    remedy = builder.precisions.remedy_for("int4")
+    require = builder.compare.require_min_exact_match
     require(outcome(builder, ["ab.", "x."]), asked, remedy=remedy)
     text = refusal(lambda: require(outcome(builder, ["a.", "x."]), asked, remedy=remedy))
     assert "answers 0 of 2 prompts exactly as the checkpoint does (0.0%)" in text
@@ -272,7 +280,7 @@ def test_a_full_disk_is_named(
     """Whatever a library says of it; where there is space, its own words."""
     monkeypatch.chdir(small_disk)
     stream = RuntimeError("basic_ios::clear: iostream error")
-    failure = builder.program.failure
+    failure = builder.program.to_build_error
     assert failure(stream, "convert").problem.endswith("basic_ios::clear: iostream error")
     told = OSError(errno.ENOSPC, "No space left on device")
     assert failure(told, "convert").problem == f"no space left in {small_disk} (stage convert)"

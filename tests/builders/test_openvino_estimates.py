@@ -9,15 +9,15 @@ import pytest
 
 from tests.conftest import write_project
 from tests.engine_cache import build_cached
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.engines.planning.plans import plan_model
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.engine
 
-# docs/explanation/estimates.md: weights were within 0.3 %, whole artefacts within 2 %. Of INT4 with
-# a ratio NNCF takes whole layers, and this checkpoint has few.
+# benchmarks/results/estimates.md: weights were within 0.3 %, whole artefacts within 2 %. Of INT4
+# with a ratio NNCF takes whole layers, and this checkpoint has few.
 WEIGHTS, FILES, RATIO = 0.005, 0.03, 0.08
 
 

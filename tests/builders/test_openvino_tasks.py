@@ -169,9 +169,9 @@ def builder() -> Iterator[SimpleNamespace]:
 
 def asked(builder: SimpleNamespace, /, **changes: Any) -> Any:
     """A request of the second stage."""
-    limits = builder.request.Limits(max_batch_size=ROWS)
+    limits = builder.request_types.RequestedLimits(max_batch_size=ROWS)
     given = {"task": "embedding", "precision": "fp32", "limits": limits, "stage": "compile"}
-    return builder.request.Request("m", Path("/checkpoint"), **given | changes)
+    return builder.request_types.BuilderRequest("m", Path("/checkpoint"), **given | changes)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def asked(builder: SimpleNamespace, /, **changes: Any) -> Any:
             },
             "needs images",
         ),
-        ({"options": {"calibration": "static"}}, "calibration is of int8"),
+        ({"options": {"calibration": "static"}}, "calibration is for int8"),
         ({"options": {"calibration": "entropy"}}, "engine.options.calibration is 'entropy'"),
         ({"kv_cache_dtype": "u8"}, "has no KV cache"),
         ({"options": {"group_size": 64}}, "unknown key 'group_size'"),

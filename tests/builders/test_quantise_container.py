@@ -16,8 +16,8 @@ from tests import container_engine
 from tests.builders import quantising
 from tests.builders.test_container_runner import containers
 from tritonctl.engines.artefacts.manifest import read_manifest
-from tritonctl.engines.build.engine import Artefact, build_engine
-from tritonctl.engines.build.stages import plan_stages
+from tritonctl.engines.builds.engine import Artefact, build_engine
+from tritonctl.engines.builds.stages import plan_stages
 from tritonctl.errors import BuildFailedError, HostError
 from tritonctl.host.environments import site_packages
 from tritonctl.host.progress import Silent
@@ -62,7 +62,7 @@ def model(image: str, **engine: Any) -> dict[str, Any]:
 
 def test_an_image_without_modelopt(build: Build, tmp_path: Path) -> None:
     """All that it lacks is told, before anything is loaded; what to do, too."""
-    with pytest.raises(HostError, match="lacks what the build needs") as caught:
+    with pytest.raises(HostError, match="lacks packages that the build needs") as caught:
         build(container_engine.IMAGE)
     told = caught.value.problem
     assert f"the image {container_engine.IMAGE}" in told

@@ -19,7 +19,8 @@ NAMES = (
     "taskcompile.sentence_modules",
     "taskcompile.scores",
     "taskcompile.compile",
-    "taskproof.own_set",
+    "taskproof.evaluation_set",
+    "taskproof.figures",
 )
 CONFIG = {"architectures": ["BertModel"], "hidden_size": 8}
 OLD = {
@@ -73,15 +74,15 @@ def compiled(builder: SimpleNamespace, folder: Path) -> Compile:
         limits: dict[str, int] | None = None,
         **changes: Any,
     ) -> Any:
-        request = builder.request.Request(
+        request = builder.request_types.BuilderRequest(
             model="m",
             checkpoint=folder,
             precision="fp32",
-            limits=builder.request.Limits(8, **(limits or {})),
+            limits=builder.request_types.RequestedLimits(8, **(limits or {})),
             task=task,
             **changes,
         )
-        encoder = builder.compile.Encoder("BertModel", 30, 8, 64, 0, INPUTS)
+        encoder = builder.compile.EncoderFacts("BertModel", 30, 8, 64, 0, INPUTS)
         return builder.compile.compile_task(request, encoder, pooling=pooling, normalize=normalize)
 
     return compiled
@@ -203,7 +204,7 @@ def test_a_plain_encoder_needs_to_be_told(
 ) -> None:
     """Its pooling is not guessed; with modules.json it is not overruled."""
     said = refusal(compiled)
-    assert "has no modules.json, so nothing says how BertModel becomes one vector" in said
+    assert "has no modules.json, so nothing says how BertModel makes one vector" in said
     assert "Set engine.options.pooling as the model's authors say" in said
     task = compiled(pooling="lasttoken", normalize=True)
     assert task.steps == (builder.task.Pooling(("lasttoken",)), builder.task.Normalize())
@@ -278,7 +279,7 @@ def test_entries_that_are_not_known(
             {"modality_config": {"image": {"method_output_name": "pooler_output"}}},
             "modality_config is",
         ),
-        ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "is none of its"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "and its prompts are"),
         ("config_sentence_transformers.json", {"prompts": {"q": 3}}, "expected texts by name"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "SparseEncoder"),
         ("tokenizer_config.json", {"truncation_side": "middle"}, "truncation_side is 'middle'"),
@@ -474,15 +475,15 @@ def test_the_class_that_is_exported(
     builder: SimpleNamespace, task: str | None, name: str, head: str
 ) -> None:
     """Many an encoder was saved with the head that it was trained with."""
-    assert builder.compile.head_for(task, name) == head
+    assert builder.compile.exported_class(task, name) == head
 
 
 def test_a_class_of_another_task(builder: SimpleNamespace, refusal: Refusal) -> None:
-    said = refusal(lambda: builder.compile.head_for("classification", "BertModel"))
+    said = refusal(lambda: builder.compile.exported_class("classification", "BertModel"))
     assert "needs a checkpoint of a class ...ForSequenceClassification" in said
     assert "Set task to embedding" in said
     name = "BertForSequenceClassification"
-    said = refusal(lambda: builder.compile.head_for("token_classification", name))
+    said = refusal(lambda: builder.compile.exported_class("token_classification", name))
     assert "Set task to classification or rerank" in said
 
 
@@ -491,8 +492,8 @@ def test_a_class_of_another_task(builder: SimpleNamespace, refusal: Refusal) -> 
 
 def own_set(builder: SimpleNamespace, task: Any, file: Path, text: str) -> Any:
     file.write_text(text, encoding="utf-8")
-    asked = builder.request.EvaluationRequest(file, 1, max_prompts=2)
-    return builder.own_set.read_set(asked, task)
+    asked = builder.request_types.RequestedEvaluation(file, 1, max_prompts=2)
+    return builder.evaluation_set.read_evaluation_set(asked, task)
 
 
 def test_a_set_of_pairs_and_one_with_labels(
@@ -502,11 +503,11 @@ def test_a_set_of_pairs_and_one_with_labels(
     save(folder, POOL)
     pairs = '{"query": "a", "text": "b"}\n\n' * 3
     own = own_set(builder, compiled(), tmp_path / "set.jsonl", pairs)
-    assert (own.first, own.second) == (["a", "a"], ["b", "b"])
+    assert (own.inputs, own.targets) == (["a", "a"], ["b", "b"])
     (folder / "modules.json").unlink()
     labelled = '{"text_input": "a", "label": "LABEL_1"}'
     own = own_set(builder, compiled("classification"), tmp_path / "set.jsonl", labelled)
-    assert (own.first, own.second) == (["a"], ["LABEL_1"])
+    assert (own.inputs, own.targets) == (["a"], ["LABEL_1"])
 
 
 @pytest.mark.parametrize(
@@ -543,4 +544,48 @@ def test_compiling_needs_no_library() -> None:
         lines = file.read_text(encoding="utf-8").splitlines()
         imports = [line.split()[1] for line in lines if line.startswith(("from ", "import "))]
         known = {"buildlib", "taskcompile", "collections", "dataclasses", "json", "pathlib"}
+        known |= {"tasklib"}  # task_file alone, which has no dependencies
         assert {name.partition(".")[0] for name in imports} <= known | {"typing"}, file
+
+
+# Token types.
+
+
+@pytest.mark.parametrize(
+    ("settings", "reads_types"),
+    [
+        ({}, True),
+        ({"tokenizer_class": "BertTokenizer"}, True),
+        ({"tokenizer_class": "BertTokenizerFast"}, True),
+        ({"tokenizer_class": "TokenizersBackend"}, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        ({"tokenizer_class": "TokenizersBackend", "model_input_names": [*INPUTS]}, True),
+        ({"tokenizer_class": "BertTokenizer", "model_input_names": [*INPUTS[:2]]}, False),
+        ({"model_input_names": [*INPUTS[:2]]}, False),
+        ({"tokenizer_class": "TokenizersBackend", "model_input_names": None}, False),
+    ],
+)
+@pytest.mark.parametrize("task", ["embedding", "rerank"])
+def test_token_types_as_the_library_gives_them(
+    folder: Path, compiled: Compile, settings: dict[str, Any], reads_types: bool, task: str
+) -> None:
+    """As transformers 5.5 was seen to: a class for any tokenizer gives none of its own accord."""
+    if task == "embedding":
+        save(folder, POOL)
+    else:
+        configure(folder, architectures=["BertForSequenceClassification"], num_labels=1)
+    write_json(folder / "tokenizer_config.json", {"model_max_length": 50} | settings)
+    inputs = compiled(task).text.inputs
+    assert inputs == (INPUTS if reads_types else INPUTS[:2])
+
+
+def test_scores_that_saturate(builder: SimpleNamespace) -> None:
+    """They hide mistakes, and the remedy says so; of a ranking also what to do."""
+    explain = builder.figures.saturation_remedy
+    assert explain("sigmoid", [1.0, 1.0, 0.5], is_ranking=True) is None
+    assert explain("none", [1.0, 1.0], is_ranking=True) is None
+    assert explain("sigmoid", [], is_ranking=True) is None
+    said = explain("sigmoid", [1.0, 0.0, 1.0], is_ranking=True)
+    assert said.startswith("All 3 scores of the checkpoint are exactly 0 or 1: its sigmoid satur")
+    assert "torch.nn.modules.linear.Identity" in said
+    assert "Identity" not in explain("softmax", [1.0, 0.0], is_ranking=False)

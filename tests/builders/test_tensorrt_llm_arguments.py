@@ -45,7 +45,7 @@ def trt() -> Iterator[SimpleNamespace]:
 
 def test_every_fact_has_its_source(trt: SimpleNamespace) -> None:
     """Each section of the table, and no other, says in which file of NVIDIA's it was read."""
-    table = trt.arguments.table()
+    table = trt.arguments.read_table()
     assert set(table["sources"]) == set(table) - {"schema", "sources"}
     for source in table["sources"].values():
         assert set(source) == {"file", "versions"}
@@ -56,19 +56,19 @@ def test_every_fact_has_its_source(trt: SimpleNamespace) -> None:
 def test_versions_have_an_order(trt: SimpleNamespace) -> None:
     """Candidates come before their release, posts and fourth numbers after nothing."""
     versions = ["0.20.0", "1.0.0", "1.0.3.2510", "1.2.0rc6", "1.2.1", CANDIDATE, LATER, "1.3.0"]
-    assert sorted(versions, key=trt.arguments.order) == versions
-    assert len({trt.arguments.order(version) for version in versions}) == len(versions)
+    assert sorted(versions, key=trt.arguments.version_order) == versions
+    assert len({trt.arguments.version_order(version) for version in versions}) == len(versions)
 
 
 def test_the_documentation_has_the_table(trt: SimpleNamespace) -> None:
     """`make arguments` has been run since the table changed."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert trt.document.written(text) == text
+    assert trt.document.replace_tables(text) == text
 
 
 def test_a_page_without_marks_is_refused(trt: SimpleNamespace) -> None:
     with pytest.raises(ValueError, match="the page has no <!-- builders/tensorrt_llm"):
-        trt.document.written("# A page\n")
+        trt.document.replace_tables("# A page\n")
 
 
 # --- trtllm-build ---------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_tool_builds_what_passes(
             target=blackwell,
         )
         write_json(checkpoint.parent / "R.json", asked)
-        plan = trt.compile.make_plan(checkpoint.parent / "R.json", only_shown=False)
+        plan = trt.compile.make_plan(checkpoint.parent / "R.json", dry_run=False)
         rule = refusal(trt, plan)
         said = verdict(tool, parser, trt, plan, config)
         if rule is None:
@@ -211,7 +211,7 @@ def verdict(
     config: dict[str, Any],
 ) -> str | None:
     """Why the tool would end, or what it would change; None: it builds what is asked."""
-    words = trt.build_command.command(plan, timing_cache=(None, Path("t")))[1:]
+    words = trt.build_command.trtllm_build_command(plan, timing_cache=(None, Path("t")))[1:]
     try:
         given = parser.parse_args(_as_asked(words, plan))
         tool.check(given, config)
@@ -318,7 +318,7 @@ def test_an_option_in_extra_is_that_option(trt: SimpleNamespace) -> None:
         "text": ("x", ["x"]),
     }
     kinds = (*values, "choice", "list")
-    options = trt.arguments.settable(kinds)
+    options = trt.arguments.settable_options(kinds)
     assert len(options) > 50
     for name, option in options.items():
         word = option.choices[-1] if option.choices else "/a"
@@ -432,7 +432,7 @@ def test_the_runtime_takes_what_passes(
 
 def _ours(trt: SimpleNamespace, file: Path) -> str | None:
     try:
-        trt.package_rules.check(trt.package.make_package(file, only_shown=False))
+        trt.package_rules.check(trt.package.make_package(file, dry_run=False))
     except trt.problems.BuildError as error:
         return str(error.problem)
     return None

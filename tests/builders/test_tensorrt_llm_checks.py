@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from buildlib.problems import BuildError
 from checks import verify_export
-from choices import Choices
+from choices import QuantiseChoices
 from recipes import RECIPES
 
 def damaged(folder, damage):
@@ -41,8 +41,8 @@ def damaged(folder, damage):
 
 answers = []
 for damage in json.loads(request.read_text()):
-    choices = Choices(RECIPES[damage["precision"]], damage["world"], "float16", None, 1, 1, 128,
-                      None, None)
+    choices = QuantiseChoices(RECIPES[damage["precision"]], damage["world"], "float16", None, 1, 1,
+                              128, None, None)
     try:
         copy = damaged(Path(damage["folder"]), damage)
         verify_export(copy, source, damage["precision"], choices)
@@ -64,7 +64,7 @@ DAMAGES: dict[str, tuple[tuple[str, str], str, str]] = {
     "one too many": (
         ENGINE,
         "tensors['transformer.layers.4.x.weight'] = torch.ones(1)",
-        "transformer.layers.4.x.weight is a tensor that nothing asks for",
+        "transformer.layers.4.x.weight is an unexpected tensor",
     ),
     "scale not finite": (
         ENGINE,

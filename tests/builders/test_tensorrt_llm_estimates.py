@@ -10,8 +10,8 @@ import pytest
 
 from tests.engine_cache import build_cached
 from tritonctl.engines.artefacts.store import stored_artefacts
-from tritonctl.engines.artefacts.usage import usage
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.artefacts.usage import find_uses
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.engines.planning.plans import plan_model
 from tritonctl.project.file import load_profiles
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
-# docs/explanation/estimates.md: a file of so small a model is 1 % header.
+# benchmarks/results/estimates.md: a file of so small a model is 1 % header.
 TOLERANCE = 0.02
 
 
@@ -44,6 +44,6 @@ def test_weights_and_stages(tmp_path: Path) -> None:
     weights = sum(f.stat().st_size for f in quantised.folder.rglob("*.safetensors"))
     assert plan.weights == pytest.approx(weights, rel=TOLERANCE)
     assert package.folder == built.folder
-    uses = usage(profiles, artefacts.values())
+    uses = find_uses(profiles, artefacts.values())
     assert uses[package.folder].profiles == [None]
     assert uses[quantised.folder].source_of == [package.name]

@@ -75,7 +75,9 @@ def ask(stage: SimpleNamespace, llama: Path, tmp_path: Path) -> Ask:
     def read(**changes: Any) -> Any:
         (tmp_path / "R.json").write_text(json.dumps(request(llama, **changes)), encoding="utf-8")
         asked = stage.request.read_request(tmp_path / "R.json")
-        supported = stage.checkpoint.Supported("tensorrt_llm", ("LlamaForCausalLM",), ("default",))
+        supported = stage.checkpoint.SupportedModels(
+            "tensorrt_llm", ("LlamaForCausalLM",), ("default",)
+        )
         facts = stage.checkpoint.inspect_checkpoint(llama, supported)
         return stage.choices.read_choices(asked, facts)
 
@@ -241,7 +243,9 @@ class Letters:
 
 
 def read(stage: SimpleNamespace, data: Path, **changes: Any) -> list[str]:
-    asked = stage.request.Calibration(**{**calibration(data), "data": data, **changes})
+    asked = stage.request_types.RequestedCalibration(
+        **{**calibration(data), "data": data, **changes}
+    )
     samples = stage.calibration.read_samples(asked, Letters())
     return ["".join(map(chr, ids[1:])) for ids in samples]
 
@@ -275,7 +279,7 @@ def test_samples_are_cut_and_batched_by_length(stage: SimpleNamespace, tmp_path:
     (tmp_path / "a.txt").write_text(lines("s", 20), encoding="utf-8")
     assert set(read(stage, tmp_path / "a.txt", max_seq_len=2)) == {"s"}
     samples = [[1, 2], [3], [4, 5], [6, 7]]
-    assert stage.calibration.batches(samples, 2) == [[[3]], [[1, 2], [4, 5]], [[6, 7]]]
+    assert stage.calibration.group_by_length(samples, 2) == [[[3]], [[1, 2], [4, 5]], [[6, 7]]]
 
 
 def test_fewer_samples_than_asked_for_are_told(
@@ -289,7 +293,7 @@ def test_fewer_samples_than_asked_for_are_told(
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.txt", b"", ["holds 0 samples", "at least 16 are needed (512 were asked for)"]),
+        ("a.txt", b"", ["holds 0 samples", "at least 16 are needed (512 requested)"]),
         ("a.txt", b"\n".join([b"x"] * 15), ["holds 15 samples"]),
         ("a.txt", b"\xff\n", ["is not UTF-8"]),
         ("a.txt", None, ["cannot be read: No such file"]),

@@ -342,7 +342,7 @@ def test_plan_of_an_export(quantise: Quantise, tmp_path: Path, precision: str, w
     offsets = [entry["data_offsets"] for header in headers for entry in header.values()]
     assert plan.weights == sum(end - start for start, end in offsets)
     assert plan.parameters == sum(tensor.size for tensor in tensors_of(ORIGINAL).values())
-    assert "quantised already" in plan.notes[0]
+    assert "already quantised" in plan.notes[0]
 
 
 @pytest.mark.exhaustive

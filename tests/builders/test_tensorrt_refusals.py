@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from tests.builders.conftest import Refusal, modules_of
 
-NAMES = ("network", "options", "profiles", "rules", "gpu", "tasks", "build")
+NAMES = ("network", "options", "profiles", "rules", "gpu", "task_plans", "build")
 BATCH = 32
 
 
@@ -26,12 +25,14 @@ def builder() -> Iterator[SimpleNamespace]:
 
 
 def options(builder: SimpleNamespace, **changes: Any) -> Any:
-    return builder.options.Options(**changes)
+    return builder.options.TensorrtOptions(**changes)
 
 
 def asked(builder: SimpleNamespace, precision: str = "fp16", **changes: Any) -> Any:
-    limits = builder.request.Limits(max_batch_size=BATCH)
-    return replace(builder.request.Request("m", Path("x"), precision, limits), **changes)
+    limits = builder.request_types.RequestedLimits(max_batch_size=BATCH)
+    return replace(
+        builder.request_types.BuilderRequest("m", Path("x"), precision, limits), **changes
+    )
 
 
 def network(builder: SimpleNamespace, *shape: int, **changes: Any) -> Any:
@@ -113,7 +114,7 @@ def test_profiles_by_tokens(builder: SimpleNamespace) -> None:
 def test_a_task_without_its_export(
     builder: SimpleNamespace, refusal: Refusal, tmp_path: Path
 ) -> None:
-    read = builder.tasks.parts_of
+    read = builder.task_plans.exported_task_for
     assert read(asked(builder)) is None
     assert "names no source" in refusal(lambda: read(asked(builder, task="rerank")))
     (tmp_path / "task").mkdir()
@@ -129,7 +130,7 @@ def test_a_task_without_its_export(
 def test_kv_cache_and_several_gpus(builder: SimpleNamespace, refusal: Refusal) -> None:
     read = builder.options.read_options
     assert "has no KV cache" in refusal(lambda: read(asked(builder, kv_cache_dtype="fp8")))
-    limits = builder.request.Limits(max_batch_size=1, tp_size=2)
+    limits = builder.request_types.RequestedLimits(max_batch_size=1, tp_size=2)
     assert "engine.tp_size is 2" in refusal(lambda: read(asked(builder, limits=limits)))
 
 
@@ -142,11 +143,11 @@ def test_one_set_of_shapes_is_a_list_of_one(builder: SimpleNamespace) -> None:
 def test_a_checkpoint_without_a_graph(
     builder: SimpleNamespace, refusal: Refusal, tmp_path: Path
 ) -> None:
-    assert "holds no ONNX graph" in refusal(lambda: builder.build.given_graph(tmp_path))
+    assert "holds no ONNX graph" in refusal(lambda: builder.build.find_graph(tmp_path))
     (tmp_path / "model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    assert "git-lfs pointer" in refusal(lambda: builder.build.given_graph(tmp_path))
+    assert "git-lfs pointer" in refusal(lambda: builder.build.find_graph(tmp_path))
     (tmp_path / "model.onnx").write_bytes(b"graph")
-    assert builder.build.given_graph(tmp_path) == tmp_path / "model.onnx"
+    assert builder.build.find_graph(tmp_path) == tmp_path / "model.onnx"
 
 
 def test_a_timing_cache_that_is_not_there(
@@ -245,7 +246,7 @@ def test_a_flag_on_a_strongly_typed_network(builder: SimpleNamespace, refusal: R
 def test_fp16_in_tensorrt_11(builder: SimpleNamespace, refusal: Refusal) -> None:
     check = builder.rules.check_typing
     said = refusal(lambda: check("fp16", options(builder), "11.4.0.106", calibrated=False))
-    assert "fp16 is a matter of the graph, not of a flag" in said
+    assert "the graph decides on fp16, not a flag" in said
 
 
 @pytest.mark.parametrize(("typed", "installed"), [(True, "10.14.1"), (False, "11.0.0")])
@@ -382,19 +383,13 @@ def test_inputs_with_different_batches(builder: SimpleNamespace, refusal: Refusa
 
 def test_what_nvidia_smi_says(builder: SimpleNamespace) -> None:
     two = "NVIDIA H100 80GB HBM3, 9.0\nNVIDIA A2, 8.6\n"
-    first = builder.gpu.read_gpu(two)
+    first = builder.gpu.parse_gpu(two)
     assert (first.name, first.compute_capability) == ("NVIDIA H100 80GB HBM3", "9.0")
-    h200 = builder.gpu.read_gpu("NVIDIA H200, 9.0\n")  # as driver 580 prints it
+    h200 = builder.gpu.parse_gpu("NVIDIA H200, 9.0\n")  # as driver 580 prints it
     assert (h200.name, h200.compute_capability) == ("NVIDIA H200", "9.0")
-    assert builder.gpu.read_gpu("").compute_capability is None
+    assert builder.gpu.parse_gpu("").compute_capability is None
 
 
 def test_tensors_in_the_result(builder: SimpleNamespace) -> None:
     tensor = builder.network.NetworkTensor("x", "HALF", (-1, 3, -1))
     assert tensor.spec() == {"name": "x", "data_type": "TYPE_FP16", "dims": [3, -1]}
-
-
-def test_builder_toml_and_code_name_the_same(builder: SimpleNamespace) -> None:
-    file = Path(__file__).parents[2] / "builders" / "tensorrt" / "builder.toml"
-    data = tomllib.loads(file.read_text(encoding="utf-8"))
-    assert tuple(data["precisions"]) == builder.options.PRECISIONS

@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders import trtllm
 from tests.builders.conftest import write_json
-from tritonctl.engines.build.contract import BuildResult, read_answer
+from tritonctl.engines.builds.contract import BuildResult, read_result
 
 H100 = "0, NVIDIA H100 80GB HBM3, 9.0, 590.44.01, 81559"
 L4 = "0, NVIDIA L4, 8.9, 590.44.01, 23034"
@@ -39,7 +39,7 @@ def built(checkpoint: Path, programs: Path, request: dict[str, Any], **env: str)
     staging = checkpoint.parent / "staging"
     done = trtllm.run_stage("compile.py", staging, request, programs, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    answer = read_answer(staging.parent / "S.json", "tensorrt_llm")
+    answer = read_result(staging.parent / "S.json", "tensorrt_llm")
     assert isinstance(answer, BuildResult)
     return answer
 

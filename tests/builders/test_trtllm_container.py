@@ -13,7 +13,7 @@ import yaml
 from tests import container_engine
 from tests.builders import trtllm
 from tests.builders.conftest import BUILDERS
-from tritonctl.engines.build.engine import Artefact, build_engine
+from tritonctl.engines.builds.engine import Artefact, build_engine
 from tritonctl.errors import BuildFailedError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -28,11 +28,11 @@ import json, shutil, sys
 from pathlib import Path
 shared = Path(__file__).resolve().parents[1] / "shared"
 sys.path.append(str(shared))
-from buildlib.artefact import files
+from buildlib.artefact import list_files
 shutil.copytree(Path(__file__).parent / "quantised" / "checkpoint", "checkpoint")
 nothing = {"inputs": [], "outputs": []}
 result = {"schema": "tritonctl.build-result/1", "status": "ok"}
-result |= {"files": files([Path("checkpoint")])}
+result |= {"files": list_files([Path("checkpoint")])}
 result |= {"tensors": nothing, "limits": {"max_batch_size": 4}, "model": None, "runtime": {}}
 result |= {"versions": {}, "hardware": {}, "durations_seconds": {}, "evaluation": None}
 Path(sys.argv[4]).write_text(json.dumps(result))
@@ -98,7 +98,7 @@ def test_an_engine_is_compiled_in_the_image(build: Build) -> None:
     assert result.hardware["gpu"] == "NVIDIA H100 80GB HBM3"
     log = (artefact.folder / "build.log").read_text(encoding="utf-8")
     assert "@progress 100 rank 1 of 1: engine written" in log
-    assert not build().fresh
+    assert not build().is_new
 
 
 def test_an_image_of_another_release(build: Build) -> None:

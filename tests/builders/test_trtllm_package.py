@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import trtllm
 from tests.builders.conftest import BUILDERS, CONFIG, modules_of, safetensors, write_json
-from tritonctl.engines.build.contract import BuildResult, read_answer
+from tritonctl.engines.builds.contract import BuildResult, read_result
 
 MODULES = (
     "adapters",
@@ -88,7 +88,7 @@ def asked(checkpoint: Path, **changes: Any) -> dict[str, Any]:
 def made(trt: SimpleNamespace, checkpoint: Path, **changes: Any) -> Any:
     """The package that a request leads to."""
     write_json(checkpoint.parent / "R.json", asked(checkpoint, **changes))
-    return trt.package.make_package(checkpoint.parent / "R.json", only_shown=False)
+    return trt.package.make_package(checkpoint.parent / "R.json", dry_run=False)
 
 
 def options(**values: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_a_checkpoint_is_packaged(checkpoint: Path, tmp_path: Path) -> None:
     request = asked(checkpoint, kv_cache_dtype="fp8", options={"attn_backend": "TRTLLM"})
     done = trtllm.run_stage("package.py", staging, request, tmp_path)
     assert done.returncode == 0, done.stderr
-    result = read_answer(staging.parent / "S.json", "tensorrt_llm")
+    result = read_result(staging.parent / "S.json", "tensorrt_llm")
     assert isinstance(result, BuildResult)
     assert [file.path for file in result.files] == [
         "checkpoint/config.json",
@@ -161,13 +161,13 @@ def test_cuda_graphs(
     """As many as the batch unless the project decides; null switches them off."""
     package = made(trt, checkpoint, options=given)
     trt.package_rules.check(package)
-    assert trt.package_facts.served_arguments(package)["cuda_graph_config"] == graphs
+    assert trt.package_facts.runtime_arguments(package)["cuda_graph_config"] == graphs
 
 
 def test_extra_arguments_pass_through(trt: SimpleNamespace, checkpoint: Path) -> None:
     """What this tritonctl does not know reaches the runtime as it is."""
     package = made(trt, checkpoint, options={"extra": {"new_knob": {"depth": 2}}})
-    assert trt.package_facts.served_arguments(package)["new_knob"] == {"depth": 2}
+    assert trt.package_facts.runtime_arguments(package)["new_knob"] == {"depth": 2}
 
 
 def test_long_prompts_are_chunked(trt: SimpleNamespace, checkpoint: Path) -> None:
@@ -175,7 +175,7 @@ def test_long_prompts_are_chunked(trt: SimpleNamespace, checkpoint: Path) -> Non
     limits = {"max_input_len": 40, "max_num_tokens": 32}
     package = made(trt, checkpoint, limits=limits)
     trt.package_rules.check(package)
-    assert trt.package_facts.served_arguments(package)["enable_chunked_prefill"] is True
+    assert trt.package_facts.runtime_arguments(package)["enable_chunked_prefill"] is True
 
 
 NEW = {"target": {"release": "1.3.0rc22", "tensorrt_llm": "1.3.0rc22", "triton": None}}
@@ -257,7 +257,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("speculation-is-of-the-pytorch-runtime", speculates("Medusa"), "for compiled engines"),
     ("speculation-is-of-the-pytorch-runtime", NEW | speculates("Lookahead"), "to one of MTP"),
     ("speculation-can-be-served", speculates("UserProvided"), "a Python object"),
-    ("speculation-can-be-served", NEW | speculates("SaveState"), "into files"),
+    ("speculation-can-be-served", NEW | speculates("SaveState"), "to files"),
     ("speculation-has-known-fields", speculates("MTP", depth=1), "not a field of MTP"),
     (
         "speculation-has-known-fields",
@@ -308,7 +308,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "dynamic_tree_max_topK",
     ),
     ("lora-names-its-adapters", options(enable_lora=True), "lora_dir to the adapters' folders"),
-    ("lora-names-its-adapters", options(lora_config={"max_lora_rank": 8}), "none is named"),
+    ("lora-names-its-adapters", options(lora_config={"max_lora_rank": 8}), "lora_dir names none"),
     (
         "lora-is-not-switched-off",
         {"adapters": {"a/fr": {}}} | options(enable_lora=False),
@@ -319,7 +319,11 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         options(lora_config={"lora_dir": ["/x.nemo"], "lora_ckpt_source": "nemo"}),
         "is nemo",
     ),
-    ("adapters-have-different-names", {"adapters": {"a/fr": {}, "b/fr": {}}}, "called fr: /"),
+    (
+        "adapters-have-different-names",
+        {"adapters": {"a/fr": {}, "b/fr": {}}},
+        "have the name fr: /",
+    ),
     (
         "adapters-fit-max-lora-rank",
         {"adapters": {"a/fr": {"r": 16}}} | options(lora_config={"max_lora_rank": 8}),
@@ -450,7 +454,7 @@ def test_what_goes_together_passes(
 def test_an_argument_is_refused(trt: SimpleNamespace, raw: dict[str, Any], said: str) -> None:
     """Unknown names with the nearest, wrong values with the right ones."""
     with pytest.raises(trt.problems.BuildError) as caught:
-        trt.package_facts.read_given(raw)
+        trt.package_facts.read_package_arguments(raw)
     assert said in f"{caught.value.problem}\n{caught.value.remedy}"
     assert caught.value.remedy.endswith(".")
 
@@ -462,7 +466,7 @@ def test_adapters_are_packaged(checkpoint: Path, tmp_path: Path) -> None:
     request = asked(checkpoint, adapters=given, options={"lora_config": {"max_loras": 1}})
     done = trtllm.run_stage("package.py", staging, request, tmp_path)
     assert done.returncode == 0, done.stderr
-    result = read_answer(staging.parent / "S.json", "tensorrt_llm")
+    result = read_result(staging.parent / "S.json", "tensorrt_llm")
     assert isinstance(result, BuildResult)
     assert result.runtime["lora_adapters"] == {"fr": "lora/fr", "de": "lora/de"}
     assert [file.path for file in result.files if file.path.startswith("lora/")] == [
@@ -579,7 +583,7 @@ def test_weights_are_readable_to_the_server(trt: SimpleNamespace, tmp_path: Path
         safetensors(weights)
         weights.chmod(0o600)
         weights.parent.chmod(mode)
-        trt.artefact.let_others_read(folder)
+        trt.artefact.grant_read_access(folder)
         assert weights.stat().st_mode & 0o777 == expected
 
 
@@ -597,16 +601,16 @@ def test_fields_end_with_a_release(trt: SimpleNamespace, version: str, refused: 
     """onboard_blocks is a field of KvCacheConfig up to 1.2.1, and of no later one that we know."""
     given = {"kv_cache_config": {"onboard_blocks": False}}
     if not refused:
-        assert trt.package_facts.read_given(given, version) == (given, {})
+        assert trt.package_facts.read_package_arguments(given, version) == (given, {})
         return
-    with pytest.raises(trt.problems.BuildError, match=r"it ended before 1\.3") as caught:
-        trt.package_facts.read_given(given, version)
+    with pytest.raises(trt.problems.BuildError, match=r"it was removed in 1\.3") as caught:
+        trt.package_facts.read_package_arguments(given, version)
     assert "engine.target.release" in caught.value.remedy
 
 
 def test_choices_grow_with_releases(trt: SimpleNamespace) -> None:
     """A word that a later version added is none of an earlier one."""
     given = {"moe_config": {"backend": "MARLIN"}}
-    assert trt.package_facts.read_given(given, "1.3.0rc22") == (given, {})
+    assert trt.package_facts.read_package_arguments(given, "1.3.0rc22") == (given, {})
     with pytest.raises(trt.problems.BuildError, match="expected one of AUTO, CUTLASS"):
-        trt.package_facts.read_given(given, "1.2.1")
+        trt.package_facts.read_package_arguments(given, "1.2.1")

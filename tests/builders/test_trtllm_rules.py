@@ -63,7 +63,7 @@ def plan_of(
     trtllm.quantised_checkpoint(source, **config or {})
     asked = trtllm.request(checkpoint, source, **changes)
     write_json(checkpoint.parent / "R.json", asked)
-    return trt.compile.make_plan(checkpoint.parent / "R.json", only_shown=False)
+    return trt.compile.make_plan(checkpoint.parent / "R.json", dry_run=False)
 
 
 def options(**values: Any) -> dict[str, Any]:
@@ -185,12 +185,12 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     (
         "context-logits-without-draft-tokens",
         options(gather_context_logits=True, max_draft_len=2, **LOOKAHEAD),
-        "gather_generation_logits alone",
+        "Use only engine.options.compile.gather_generation_logits",
     ),
     (
         "context-logits-without-draft-tokens",
         options(gather_all_token_logits=True, max_draft_len=2, **LOOKAHEAD),
-        "gather_generation_logits alone",
+        "Use only engine.options.compile.gather_generation_logits",
     ),
     ("draft-tokens-need-a-mode", options(max_draft_len=4), "speculative_decoding_mode"),
     (
@@ -252,18 +252,18 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     (
         "adapters-of-engines-have-different-names",
         options(lora_plugin="auto", lora_ckpt_source="nemo", lora_dir=["/a/fr.nemo", "/b/fr.nemo"]),
-        "are called fr",
+        "have the name fr",
     ),
     (
         "adapters-of-engines-have-different-names",
         options(lora_plugin="auto", lora_dir=["/a/fr", "/b/fr/"]),
-        "are called fr",
+        "have the name fr",
     ),
     ("custom-model-needs-trust", options(model_cls_file="m.py"), "trust_remote_code to true"),
     (
         "custom-model-needs-trust",
         options(extra=["--model_cls_file", "x.py", "--model_cls_name=X"]),
-        "code that the build would run",
+        "the build would run the code",
     ),
     ("tokens-per-block-is-a-power-of-two", options(extra=["--tokens_per=48"]), "is 48"),
     (
@@ -523,7 +523,7 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"kv_cache_config": {"enable_block_reuse": None}}, "is null, expected true or false"),
     ({"scheduler_config": None}, "is null"),
     ({"enable_chunked_prefill": None}, "is null, expected true or false"),
-    ({"kv_cache_config": {"use_kv_cache_manager_v2": True}}, "there from 1.3.0rc0 on"),
+    ({"kv_cache_config": {"use_kv_cache_manager_v2": True}}, "it exists from 1.3.0rc0 on"),
     ({"timing_cache": "relative"}, "the absolute path of a folder"),
     ({"kv_cache_config": {"enable_reuse": True}}, "(did you mean enable_block_reuse?)"),
     ({"kv_cache_config": {"free_gpu_memory_fraction": 90}}, "a fraction from 0 to 1"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 # Tensors by name: their type and dims, {"IDS": "INT32 [ 4 ]"}.
 Tensors = Mapping[str, str]
@@ -73,7 +73,7 @@ def composing(
     batch: int = 8,
     decoupled: bool = False,
     more: str = "",
-) -> dict[str, str | File]:
+) -> dict[str, str | ExampleFile]:
     """A model of the Python backend that answers with zeros; decoupled: three times."""
     policy = "model_transaction_policy { decoupled: true }\n" if decoupled else ""
     config = (
@@ -115,15 +115,11 @@ TOKENIZE = composing("tokenize", {"TEXT": "STRING [ 1 ]"}, {"IDS": "INT32 [ 4 ]"
 CLASSIFY = composing("classify", {"IDS": "INT32 [ 4 ]"}, {"SCORES": "FP32 [ 2 ]"})
 
 
-def ensemble(config: str = ENSEMBLE, *models: Mapping[str, str | File]) -> dict[str, str | File]:
+def ensemble(
+    config: str = ENSEMBLE, *models: Mapping[str, str | ExampleFile]
+) -> dict[str, str | ExampleFile]:
     """An ensemble `m` of these models; of `tokenize` and `classify` where none are given."""
-    files: dict[str, str | File] = {"m/config.pbtxt": config, "m/1/.keep": ""}
+    files: dict[str, str | ExampleFile] = {"m/config.pbtxt": config, "m/1/.keep": ""}
     for model in models or (TOKENIZE, CLASSIFY):
         files |= model
     return files
-
-
-def rewired(old: str, new: str) -> dict[str, str | File]:
-    """The same with one piece of the ensemble's configuration replaced, wherever it stands."""
-    assert old in ENSEMBLE, old
-    return ensemble(ENSEMBLE.replace(old, new))

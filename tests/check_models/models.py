@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 CONFIG = """\
 name: "m"
@@ -27,13 +27,13 @@ class TritonPythonModel:
 """
 
 
-def python_model(config: str = CONFIG, **files: str | File) -> dict[str, str | File]:
+def python_model(config: str = CONFIG, **files: str | ExampleFile) -> dict[str, str | ExampleFile]:
     """A model `m` of the Python backend; `files` by path below its folder, with / as __."""
     more = {f"m/{name.replace('__', '/')}": text for name, text in files.items()}
     return {"m/config.pbtxt": config, "m/1/model.py": MODEL} | more
 
 
-def changed(old: str, new: str) -> dict[str, str | File]:
+def changed(old: str, new: str) -> dict[str, str | ExampleFile]:
     """The same with one piece of the configuration replaced."""
     assert old in CONFIG, old
     return python_model(CONFIG.replace(old, new))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.check_models.models import CONFIG, python_model
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 STREAM_CONFIG = CONFIG + DECOUPLED
@@ -61,37 +61,9 @@ IN_EXECUTE = SINGLE.replace(
             sender.send(flags=FINAL)
 """,
 )
-AFTER_FINAL = SINGLE.replace(_SEND, _SEND + "            sender.send(flags=FINAL)\n")
-ASKED_AFTER_FINAL = SINGLE.replace(
-    _SEND, _SEND + "            if request.is_cancelled():\n                return\n"
-)
 WITHOUT_FINAL = SINGLE.replace(", flags=FINAL", "").replace(
     "FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL\n\n\n", "\n"
 )
-FINAL_IN_LOOP = """\
-import threading
-
-import triton_python_backend_utils as pb_utils
-
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            array = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
-            sender = request.get_response_sender()
-            threading.Thread(target=stream, args=(sender, array)).start()
-
-
-def stream(sender, array):
-    if sender.is_cancelled():
-        sender.send(flags=FINAL)
-        return
-    for step in range(16):
-        output = pb_utils.Tensor("OUTPUT", array + step)
-        sender.send(pb_utils.InferenceResponse(output_tensors=[output]), flags=FINAL)
-"""
 RETURNING = """\
 import triton_python_backend_utils as pb_utils
 
@@ -132,30 +104,6 @@ class TritonPythonModel:
 
 """,
 )
-# Each request is answered with how many are under way.
-ASYNC = """\
-import asyncio
-import time
-
-import triton_python_backend_utils as pb_utils
-
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.under_way = 0
-
-    async def execute(self, requests):
-        self.under_way += 1
-        await asyncio.sleep(0.5)
-        for request in requests:
-            sender = request.get_response_sender()
-            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
-            output = pb_utils.Tensor("OUTPUT", tensor * 0 + self.under_way)
-            sender.send(pb_utils.InferenceResponse(output_tensors=[output]), flags=FINAL)
-        self.under_way -= 1
-"""
 # Calls the decoupled `d` and sums up what it sends.
 SUMMER = """\
 import triton_python_backend_utils as pb_utils
@@ -222,18 +170,18 @@ ensemble_scheduling {
 """
 
 
-def stream_model(code: str, config: str = STREAM_CONFIG) -> dict[str, str | File]:
+def stream_model(code: str, config: str = STREAM_CONFIG) -> dict[str, str | ExampleFile]:
     """A model `m` of the Python backend, decoupled unless its configuration says otherwise."""
     return python_model(config, **{"1__model.py": code})
 
 
-def beside(name: str, config: str, code: str) -> dict[str, str | File]:
+def beside(name: str, config: str, code: str) -> dict[str, str | ExampleFile]:
     """Another model of the Python backend."""
     files = {"config.pbtxt": config.replace('"m"', f'"{name}"'), "1/model.py": code}
     return {f"{name}/{path}": text for path, text in files.items()}
 
 
-def behind_stream(added: str) -> dict[str, str | File]:
+def behind_stream(added: str) -> dict[str, str | ExampleFile]:
     """An ensemble `e`: a decoupled model `d`, then `m` once per response; added: to m's config."""
     return python_model(CONFIG + added) | DECODER | {"e/config.pbtxt": ENSEMBLE, "e/1/.keep": ""}
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
-Files = dict[str, str | File]
+Files = dict[str, str | ExampleFile]
 
 _HEAD = """\
 name: "{name}"

@@ -21,7 +21,7 @@ TEXT = "seven thousand three hundred forty-two"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-clients`: write the table of docs/reference/openai-clients.md."""
+    """`--update-clients`: write the table of docs/reference/clients.md."""
     parser.addoption("--update-clients", action="store_true", help="write the table of clients")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.host.environments import Recipe, ensure, environment_python
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, environment_python
 from tritonctl.host.progress import Silent
 
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
@@ -13,5 +13,5 @@ REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 
 def client_python(name: str) -> Path:
     """The interpreter of one of them. Raises HostError when it cannot be installed."""
-    recipe = Recipe(f"client-{name}", (("-r", f"{name}.txt"),), folder=REQUIREMENTS)
-    return environment_python(ensure(recipe, Silent()))
+    recipe = EnvironmentRecipe(f"client-{name}", (("-r", f"{name}.txt"),), folder=REQUIREMENTS)
+    return environment_python(ensure_environment(recipe, Silent()))

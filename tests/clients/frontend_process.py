@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.frontend.config import FrontendConfig
-from tritonctl.server.ports import held_ports
+from tritonctl.runtimes.ports import reserved_ports
 
 PATIENCE_SECONDS = 30.0
 
@@ -27,7 +27,7 @@ def frontend(config: FrontendConfig, folder: Path, **environment: str) -> Iterat
 
     environment: variables on top of this process's. Raises AssertionError with its log.
     """
-    with held_ports("127.0.0.1", {"port": 0}) as (port,):
+    with reserved_ports("127.0.0.1", {"port": 0}) as (port,):
         settings = config.settings.model_copy(update={"port": port, "address": "127.0.0.1"})
         file, log = folder / "frontend.json", folder / "frontend.log"
         config.model_copy(update={"settings": settings}).write(file)

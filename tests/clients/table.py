@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table client × feature of docs/reference/openai-clients.md: a column for each client."""
+"""The table client × feature of docs/reference/clients.md: a column for each client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openai-clients.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "clients.md"
 BEGIN, END = "<!-- made by tests/clients -->\n", "<!-- end -->\n"
 FEATURE = "feature"
 Table = dict[str, dict[str, str]]  # client with its version → feature → its cell

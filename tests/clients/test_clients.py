@@ -2,7 +2,7 @@
 """Other people's clients, unmodified, against the frontend in front of a real Triton.
 
 Each runs in an environment of its own and tries its features one by one; the table of
-docs/reference/openai-clients.md is what came of them.
+docs/reference/clients.md is what came of them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from tests.configurations import FUSED
 from tests.conformance.cases import CASES, assigned
 from tests.conformance.wire import Answer, Target
 from tests.servers import Handle
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 Answers = dict[str, dict[str, Answer]]
 

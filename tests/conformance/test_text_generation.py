@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.conformance.cases import CASES, SENTINELS, SUITE, assigned, missing_needs
 from tests.conformance.conftest import ENGINES
 from tests.conformance.wire import Answer, Target, Tensor, ask
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
+from tritonctl.repository.ensembles import ensemble_for
 
 pytestmark = [pytest.mark.server, pytest.mark.engine]
 
-ENSEMBLES = Path(__file__).parents[2] / "ensembles"
 GOOD = "greedy"
 BESIDE = 3
 ANSWER_KEYS = {
@@ -34,10 +33,8 @@ ANSWER_KEYS = {
 
 def datatypes() -> dict[str, str]:
     """The declared type of each public input, in the words of the protocol."""
-    source = ENSEMBLES / f"{SUITE['task']}.yaml"
-    inputs = yaml.safe_load(source.read_text(encoding="utf-8"))["inputs"]
-    names = {item["name"]: item["data_type"].removeprefix("TYPE_") for item in inputs}
-    return {name: "BYTES" if kind == "STRING" else kind for name, kind in names.items()}
+    ensemble, _ = ensemble_for(SUITE["task"])
+    return {tensor.name: BY_CONFIG_NAME[tensor.data_type].wire for tensor in ensemble.inputs}
 
 
 DATATYPES = datatypes()

@@ -15,12 +15,12 @@ from tests.differential.drafts import Case
 from tests.judge import Candidate, Judge
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.repository import Repository, Target
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.repository import CheckTarget, Repository
 from tritonctl.checks.rules import RULES
 
 # As the server that judges: a machine without GPUs.
-TARGET = Target("2.51.0", gpus=())
+TARGET = CheckTarget("2.51.0", gpus=())
 # What another server may have: no repository can be judged by it.
 _LACKING = re.compile(r"unable to (find backend library|load shared library)")
 
@@ -31,7 +31,7 @@ class Verdict:
 
     case: Case
     refusal: str
-    errors: tuple[Finding, ...]
+    errors: tuple[CheckFinding, ...]
 
     @property
     def of_this_host(self) -> bool:
@@ -49,7 +49,7 @@ class Verdict:
         return not self.agrees and bool(self.errors)
 
 
-def load_errors(case: Case) -> tuple[Finding, ...]:
+def load_errors(case: Case) -> tuple[CheckFinding, ...]:
     """The errors that keep the case's model from loading: its own, and of the models it uses."""
     with tempfile.TemporaryDirectory() as name:
         folder = put(Path(name), case.files)
@@ -58,14 +58,14 @@ def load_errors(case: Case) -> tuple[Finding, ...]:
             finding
             for finding in check_repository(folder, TARGET).findings
             if finding.severity == "error"
-            and RULES[finding.rule].shows == "load"
+            and RULES[finding.rule].observable_on == "load"
             and Path(finding.path).relative_to(folder).parts[0] in needed
         )
 
 
 def _needed(folder: Path, model: str) -> set[str]:
     """The model, and those that its steps name."""
-    models = Repository.at(folder, "", TARGET).models
+    models = Repository.read(folder, "", TARGET).models
     found, ahead = set(), [model]
     while ahead:
         name = ahead.pop()

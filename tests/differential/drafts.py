@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from hypothesis import strategies as st
 
 from tritonctl.checks.config.schema import model_config_schema
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 # What the names of a repository's own models begin with; a number takes its place on the server.
 OWN = "case_"
@@ -46,7 +46,7 @@ class Case:
     """A repository, the model of it to load, and the names of what was done to it."""
 
     touches: tuple[str, ...]
-    files: Mapping[str, str | File]
+    files: Mapping[str, str | ExampleFile]
     model: str = MAIN
 
     def numbered(self, number: int) -> Case:
@@ -59,10 +59,10 @@ class Case:
         )
 
 
-def _renamed(file: str | File, own: str) -> str | File:
+def _renamed(file: str | ExampleFile, own: str) -> str | ExampleFile:
     if isinstance(file, str):
         return file.replace(OWN, own)
-    return File(file.content.replace(OWN.encode(), own.encode()), file.mode, file.link)
+    return ExampleFile(file.content.replace(OWN.encode(), own.encode()), file.mode, file.link)
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Draft:
     """A model whose configuration is still a message. `files`: by path below its folder."""
 
     config: Any
-    files: dict[str, str | File] = field(default_factory=lambda: {"1/model.py": PYTHON})
+    files: dict[str, str | ExampleFile] = field(default_factory=lambda: {"1/model.py": PYTHON})
     touches: list[str] = field(default_factory=list)
 
 
@@ -114,7 +114,7 @@ def printed(draw: Draw, config: Any) -> str:
     return str(text) + ("\n" if line else "")
 
 
-def names_in(files: Mapping[str, str | File], pattern: str) -> set[str]:
+def names_in(files: Mapping[str, str | ExampleFile], pattern: str) -> set[str]:
     """Every word of that form in the texts."""
     texts = [
         file if isinstance(file, str) else file.content.decode("latin-1") for file in files.values()

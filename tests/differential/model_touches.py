@@ -19,7 +19,7 @@ from tests.differential.drafts import (
     pick,
     tensor,
 )
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 RESHAPES = (
     (), (1,), (4,), (2, 2), (1, 4), (-1,), (-1, 4), (-1, -1), (2, -1, 3), (0,), (-2,),
@@ -289,7 +289,7 @@ def warmup(draw: Draw, draft: Draft) -> None:
         which = pick(draw, "zero", "zero", "random", "file", "none")
         if which == "file":
             entry.input_data_file = pick(draw, "raw", "absent")
-            draft.files["warmup/raw"] = File(bytes(pick(draw, 0, 4, 64)))
+            draft.files["warmup/raw"] = ExampleFile(bytes(pick(draw, 0, 4, 64)))
         elif which != "none":
             setattr(entry, f"{which}_data", True)
     if draw(st.integers(0, 5)) == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.differential.agreement import Verdict
 from tests.differential.drafts import DECOUPLED, PYTHON, Case, names_in
 from tests.differential.pool import pool_files
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 FOLDER = Path(__file__).parent / "disagreements"
 _LOADS = "# tritonserver 2.51 loads it\n"
@@ -38,21 +38,21 @@ def _read(path: Path) -> Pinned:
     head, *parts = _FILE.split(text)
     assert head.startswith((_LOADS, _REFUSES)), path
     refusal = head.splitlines()[0].removeprefix(_REFUSES) if head.startswith(_REFUSES) else ""
-    files: dict[str, str | File] = {}
+    files: dict[str, str | ExampleFile] = {}
     for name, code, content in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         files[name] = _CODE[code] if code else _file(content)
     return Pinned(path.stem, Case((path.stem,), files | _used(files)), refusal)
 
 
-def _used(files: dict[str, str | File]) -> dict[str, str | File]:
+def _used(files: dict[str, str | ExampleFile]) -> dict[str, str | ExampleFile]:
     return dict(pool_files(names_in(files, r"pool_\w+")))
 
 
-def _file(content: str) -> str | File:
+def _file(content: str) -> str | ExampleFile:
     try:
         content.encode()
     except UnicodeEncodeError:
-        return File(content.encode("utf-8", "surrogateescape"))
+        return ExampleFile(content.encode("utf-8", "surrogateescape"))
     return content
 
 

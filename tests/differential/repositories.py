@@ -28,7 +28,7 @@ from tests.differential.model_touches import TOUCHES
 from tests.differential.pool import pool_files
 from tests.differential.text_touches import TEXT_TOUCHES, TextTouch
 from tritonctl.checks.config.schema import model_config_schema
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 # How many things are done to one repository: mostly one, so that what it shows is plain.
 HOW_MANY = (0, 0, 0, 0, 0, 1, 1, 2)
@@ -102,20 +102,20 @@ def _around(config: Any, name: str) -> Draft:
 def _case(draw: Draw, drafts: list[Draft], text_touch: TextTouch | None) -> Case:
     """The drafts' files; something may be done to the text of the first one's configuration."""
     touches = [name for draft in drafts for name in draft.touches]
-    files: dict[str, str | File] = {}
+    files: dict[str, str | ExampleFile] = {}
     for draft, name in zip(drafts, (MAIN, f"{OWN}a"), strict=False):
         text: str | bytes | None = printed(draw, draft.config)
         if text_touch is not None and draft is drafts[0]:
             text = text_touch(draw, str(text))
             touches.append(f"text:{text_touch.__name__}")
         if text is not None:
-            content = text if isinstance(text, str) else File(text)
+            content = text if isinstance(text, str) else ExampleFile(text)
             files[f"{name}/config.pbtxt"] = content
         files |= {f"{name}/{path}": file for path, file in draft.files.items()}
     return Case(tuple(touches or ["nothing"]), {**files, **_used(files)})
 
 
-def _used(files: Mapping[str, str | File]) -> Mapping[str, str | File]:
+def _used(files: Mapping[str, str | ExampleFile]) -> Mapping[str, str | ExampleFile]:
     return pool_files(names_in(files, r"pool_\w+"))
 
 

@@ -18,10 +18,10 @@ from tests.servers import LOG_LINES, PROOF, PROOF_SECONDS, USED, ServerHandle
 from tritonctl.errors import TritonctlError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server
-from tritonctl.server.presence import current_servers
-from tritonctl.server.state import ContainerServer
+from tritonctl.runtimes.discovery import current_servers
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.runtimes.server_state import ContainerServer
 
 OVERRIDE = {"services": {"triton": BUILD}}
 
@@ -127,7 +127,7 @@ class Deployed(ServerHandle[ContainerServer]):
             servers = current_servers(running_server(self.project))
             if len(servers) < self.project.docker.replicas:
                 return False
-            return all(health(server).ready for server in servers) and self._generates()
+            return all(check_health(server).ready for server in servers) and self._generates()
         except TritonctlError:
             return False
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.container_engine import DockerHost, MissingError
 from tritonctl.host.files import cache_folder
-from tritonctl.server.containers.compose_command import image_is_here
+from tritonctl.runtimes.docker.compose_command import has_image
 
 BASE_IMAGE = "tritonctl-test/debian:1"
 # An engine of our own has no network of its own: see tests/container_engine.py.
@@ -118,7 +118,7 @@ def _active(text: str) -> list[str]:
 def import_base_image() -> None:
     """Make BASE_IMAGE without a registry: a minimal Debian, made once per machine."""
     # Imported again it would be another one, and leave the first without a name.
-    if image_is_here(program("docker"), BASE_IMAGE):
+    if has_image(program("docker"), BASE_IMAGE):
         return
     archive = cache_folder() / "tests" / "debian.tar"
     if not archive.is_file():

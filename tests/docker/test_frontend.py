@@ -39,8 +39,8 @@ def project(deployable: Path, composed: Composed) -> Iterator[Path]:
 
 
 def test_it_streams_from_a_container(project: Path, cli: Cli) -> None:
-    """`up --on docker` starts it, `down` ends it; it runs as nobody on a file system read-only."""
-    up = cli("up", "--on", "docker", "--json", cwd=project, timeout=900)
+    """`up --mode docker` starts it, `down` ends it; it runs as nobody, files read-only."""
+    up = cli("up", "--mode", "docker", "--json", cwd=project, timeout=900)
     assert up.returncode == 0, up.stderr
     folder = project / "deploy"
     container = compose(folder, "--profile", "frontend", "ps", "--quiet", "frontend")

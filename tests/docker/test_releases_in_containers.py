@@ -23,14 +23,14 @@ from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
 from tritonctl.releases.store import stored_releases
-from tritonctl.rollout.journal import Phase
-from tritonctl.rollout.shadow.found import read_found
-from tritonctl.rollout.standing import rollout
-from tritonctl.server.containers.presence import current_servers
-from tritonctl.server.groups import Slot, make_stable, start_candidate, stop_group
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server
-from tritonctl.server.state import ContainerServer, Server
+from tritonctl.rollout.journal import RolloutPhase
+from tritonctl.rollout.shadow.comparison_log import read_comparison_records
+from tritonctl.rollout.status import rollout_status
+from tritonctl.runtimes.docker.discovery import current_servers
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.runtimes.server_state import ContainerServer, Server
+from tritonctl.runtimes.slot_servers import Slot, make_stable, start_candidate, stop_slot
 
 pytestmark = [pytest.mark.docker, pytest.mark.exhaustive]
 PATIENCE_SECONDS = 180.0
@@ -51,7 +51,10 @@ def project(proven: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     for letter in (OLD, NEW):
         write_version(root, letter)
         succeeded(root, "build")
-        assert json.loads(succeeded(root, "release", "--json"))["smoke"]["status"] == "not run"
+        assert (
+            json.loads(succeeded(root, "releases", "publish", "--json"))["smoke"]["status"]
+            == "not run"
+        )
     rendered(root, OVERRIDE["services"])
     try:
         succeeded(root, "up", "--release", "latest")
@@ -68,13 +71,13 @@ def test_back_without_a_lost_request(project: Project) -> None:
     load = Load(state.grpc_url, 4)
     with load.going_on():
         load.until(NEW, 4)
-        done = json.loads(succeeded(project.root, "rollback", "--json"))
+        done = json.loads(succeeded(project.root, "releases", "rollback", "--json"))
         load.until(OLD, 4)
     assert (load.errors, done["restarted"], done["gap_seconds"]) == ({}, None, 0)
     after = running_server(project)
     assert isinstance(after, ContainerServer)
     assert (after.deployment, after.release) == (state.deployment, done["release"])
-    assert health(after).ready
+    assert check_health(after).ready
     compose(project.root / "deploy", "restart", "triton")
     compose(project.root / "deploy", "up", "--detach", "--wait", "--no-recreate")
     assert answer(running_server(project)) == OLD
@@ -102,14 +105,14 @@ def test_two_groups(project: Project) -> None:
         moving.move(100)
         make_stable(project, Slot.B)
         assert {*users.next_answers().values()} == {NEW}
-        done = json.loads(succeeded(project.root, "rollback", "--json"))
+        done = json.loads(succeeded(project.root, "releases", "rollback", "--json"))
         assert done["restarted"] is None
         assert {*users.next_answers().values()} == {OLD}
-        stop_group(project, Slot.B, at_once=True)
+        stop_slot(project, Slot.B, at_once=True)
         assert {*users.next_answers().values()} == {OLD}
     assert users.errors == {}
     status = json.loads(succeeded(project.root, "status", "--json"))
-    assert (status["gateway"]["ready"], status["beside"]) == (True, None)
+    assert (status["gateway"]["ready"], status["standby"]) == (True, None)
 
 
 def test_a_rollout_of_two_servers_each(project: Project) -> None:
@@ -137,16 +140,18 @@ def test_a_rollout_of_two_servers_each(project: Project) -> None:
     assert ports == [[each.grpc_port, each.http_port, each.metrics_port] for each in before]
     again, users = servers(project)[1], Users(project)
     with users.asking():
-        wait_until(lambda: health(again).ready and answered(again) > 0, "it has users again")
+        wait_until(lambda: check_health(again).ready and answered(again) > 0, "it has users again")
         succeeded(root, "rollout", "start", "2")
-        wait_until(lambda: rollout(project).state.ended, "the shadow finds it", PATIENCE_SECONDS)
-        found = rollout(project)
+        wait_until(
+            lambda: rollout_status(project).state.is_over, "the shadow finds it", PATIENCE_SECONDS
+        )
+        found = rollout_status(project)
         assert len(servers(project)) == 2
         assert {*users.next_answers().values()} == {OLD}
-    assert found.state.phase is Phase.ROLLED_BACK, found.state
-    assert "answers differ" in str(found.state.end["reason"])
-    lines = list(read_found(found.folder))
-    assert {(line.measured.noise, line.measured.candidate) for line in lines} == {(0, 1)}
+    assert found.state.phase is RolloutPhase.ROLLED_BACK, found.state
+    assert "answers differ" in str(found.state.outcome["reason"])
+    lines = list(read_comparison_records(found.folder))
+    assert {(line.measurement.noise, line.measurement.candidate) for line in lines} == {(0, 1)}
 
 
 def servers(project: Project) -> list[ContainerServer]:

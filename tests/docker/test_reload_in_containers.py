@@ -33,12 +33,12 @@ from tests.server.test_reload import (
     assert_clean,
     write_version,
 )
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
-from tritonctl.server.lifecycle import running_server
-from tritonctl.server.state import ContainerServer
+from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.runtimes.server_state import ContainerServer
 
 pytestmark = pytest.mark.docker
 
@@ -126,7 +126,7 @@ def test_no_request_is_lost_and_the_new_version_serves(
             load.until(letter)
     record = json.loads(done.stdout)
     with capsys.disabled():
-        print(f"\n{load.answers}, last reload {record['seconds']:.1f} s")  # noqa: T201
+        print(f"\n{load.answers}, last reload {record['duration_seconds']:.1f} s")  # noqa: T201
     assert load.errors == {}
     assert set(load.answers) == {OLD, NEW, NEWER}
     assert (record["gap_seconds"], record["abandoned"], record["servers"]) == (0, 0, 1)
@@ -148,7 +148,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one(project: Project, cli: 
         done = cli("reload", MODEL, cwd=project.root)
     assert done.returncode == 7
     assert "a broken version" in done.stderr
-    assert "goes on serving" in done.stderr
+    assert "keeps serving" in done.stderr
     assert load.errors == {}
     assert answer(state) == before
     assert_clean(project, state, BY_HAND)
@@ -166,12 +166,12 @@ def test_what_needs_another_container_is_refused(
     limit = ["update", "--memory", "400m", "--memory-swap", "400m", state.deployment.container]
     subprocess.run([machine.program("docker"), *limit], check=True, capture_output=True)
     small = cli("reload", MODEL, cwd=project.root)
-    assert (small.returncode, "does not fit beside the first" in small.stderr) == (7, True)
+    assert (small.returncode, "does not fit in addition" in small.stderr) == (7, True)
     assert "raise docker.memory" in small.stderr
     requirements = project.root / "python_backends" / "replay_engine" / "requirements.txt"
     with changed(requirements, "packaging==24.2\n"):
         other = cli("reload", MODEL, cwd=project.root)
-    assert (other.returncode, "needs an image that" in other.stderr) == (7, True)
+    assert (other.returncode, "needs a different image" in other.stderr) == (7, True)
     assert "tritonctl down" in other.stderr
     assert answer(state) == before
 
@@ -187,7 +187,7 @@ def test_a_model_by_hand(project: Project, cli: Cli) -> None:
         return json.loads(done.stdout)
 
     def doubled() -> list[float]:
-        answer: list[float] = told("infer", BY_HAND, "--input", "x=[1, 2]")["y"]
+        answer: list[float] = told("infer", BY_HAND, "--input", "x=[1, 2]")["outputs"]["y"]
         return answer
 
     assert told("status")["models"][BY_HAND] == "READY"
@@ -198,12 +198,12 @@ def test_a_model_by_hand(project: Project, cli: Cli) -> None:
     write_model(repository, BY_HAND, TWO_COLUMNS, imports="import nowhere\n")
     failed = cli("reload", BY_HAND, cwd=project.root)
     assert (failed.returncode, "No module named 'nowhere'" in failed.stderr) == (7, True)
-    assert f"{BY_HAND} that was served before goes on serving" in failed.stderr
+    assert f"the previous version of {BY_HAND} keeps serving" in failed.stderr
     with changed(repository / BY_HAND / "1" / "requirements.txt", "packaging==24.2\n"):
         other = cli("reload", BY_HAND, cwd=project.root)
-    assert (other.returncode, f"{BY_HAND} needs an image that" in other.stderr) == (7, True)
+    assert (other.returncode, f"{BY_HAND} needs a different image" in other.stderr) == (7, True)
     sent = cli("loadtest", "run", "short", "--json", cwd=project.root)
-    assert sent.returncode in (0, 8), sent.stderr  # 8: on a busy machine it is sent late
+    assert sent.returncode in (0, 8, 9), sent.stderr  # 9: on a busy machine it is sent late
     measured = json.loads(sent.stdout)
     assert (measured["counts"]["ok"], measured["errors"]) == (20, [])
     assert doubled() == [20.0, 40.0]

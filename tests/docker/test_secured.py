@@ -25,7 +25,7 @@ from tests.docker.deployments import OVERRIDE, Deployed, rendered, succeeded
 from tests.json_page import as_documented
 from tests.server.replay import replay_project
 from tests.server.test_reload import ASK, MODEL, NEW, OLD, TOKENS, Load, write_version
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError, UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -33,12 +33,12 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import TritonClient
-from tritonctl.server.containers.compose import deployment_name
-from tritonctl.server.lifecycle import running_server
-from tritonctl.server.ports import held_ports
-from tritonctl.server.presence import current_servers
-from tritonctl.server.security.certificates import make_certificates, tls_section
-from tritonctl.server.state import ContainerServer, Server, ServerFiles, read_state
+from tritonctl.runtimes.discovery import current_servers
+from tritonctl.runtimes.docker.compose import deployment_name
+from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.runtimes.ports import reserved_ports
+from tritonctl.runtimes.server_state import ContainerServer, Server, ServerFiles, read_state
+from tritonctl.security.certificates import make_certificates, tls_section
 
 pytestmark = pytest.mark.docker
 
@@ -63,7 +63,7 @@ class Secured(Deployed):
         write_version(self.project.root, OLD)
         build_engine(self.project, MODEL, Silent())
         succeeded(self.project.root, "render")
-        with held_ports("127.0.0.1", {"port": 0, "admin_port": 0}) as ports:
+        with reserved_ports("127.0.0.1", {"port": 0, "admin_port": 0}) as ports:
             self._start_at(*ports)
 
     def _start_at(self, port: int, admin_port: int) -> None:
@@ -116,8 +116,9 @@ def project(secured: Secured, proven: None, request: pytest.FixtureRequest) -> P
 def tell_of_streams(engine: Path) -> None:
     """As every engine of ours does: a server that is to end waits for streams that it knows of."""
     text = engine.read_text(encoding="utf-8")
-    assert "publishes=False" in text
-    engine.write_text(text.replace("publishes=False", "publishes=True"), encoding="utf-8")
+    assert "publishes_metrics=False" in text
+    publishing = text.replace("publishes_metrics=False", "publishes_metrics=True")
+    engine.write_text(publishing, encoding="utf-8")
 
 
 def gateway(project: Project, key: str = "alice", ca: str = "certs") -> TritonClient:
@@ -287,7 +288,7 @@ def test_a_reload_reaches_both_servers(
         done = as_documented("reload", succeeded(project.root, "reload", MODEL, "--json"))
         load.until(NEW)
     with capsys.disabled():
-        print(f"\nreload of both: {done['seconds']:.1f} s, {load.answers}")  # noqa: T201
+        print(f"\nreload of both: {done['duration_seconds']:.1f} s, {load.answers}")  # noqa: T201
     assert load.errors == {}
     assert (done["servers"], done["gap_seconds"]) == (2, 0)
     answers = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl up --on docker` as a user meets it: the whole life of a server, and what can lack."""
+"""`tritonctl up --mode docker` as a user meets it: a server's whole life, and what can lack."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def nothing_started(project: Path) -> bool:
 
 def test_the_whole_life(project: Path, cli: Cli) -> None:
     """up, again, status, generate, logs, down: as with the embedded server."""
-    up = cli("up", "--on", "docker", "--json", cwd=project, timeout=600)
+    up = cli("up", "--mode", "docker", "--json", cwd=project, timeout=600)
     assert up.returncode == 0, up.stderr
     record = json.loads(up.stdout)
     assert record["started"] is True
     assert len(record["container"]) == 64
-    again = cli("up", "--on", "docker", "--json", cwd=project)
+    again = cli("up", "--mode", "docker", "--json", cwd=project)
     assert json.loads(again.stdout)["started"] is False
     status = json.loads(cli("status", "--json", cwd=project).stdout)
     assert (status["ready"], status["grpc"]) == (True, record["grpc"])
@@ -69,9 +69,9 @@ def test_a_port_that_is_taken(project: Path, cli: Cli) -> None:
     """Told before anything is built or started."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-        done = cli("up", "--on", "docker", "--set", f"server.grpc_port={port}", cwd=project)
+        done = cli("up", "--mode", "docker", "--set", f"server.grpc_port={port}", cwd=project)
     assert done.returncode == 4
-    assert f"port {port} (server.grpc_port) is taken" in done.stderr
+    assert f"port {port} (server.grpc_port) is in use" in done.stderr
     assert nothing_started(project)
 
 
@@ -79,7 +79,7 @@ def test_an_image_that_no_registry_gives(project: Path, cli: Cli) -> None:
     """Neither is it here: the command that brings it is named."""
     shutil.move(project / "deploy", project / "put-aside")
     try:
-        done = cli("up", "--on", "docker", "--set", f"docker.image={ABSENT}", cwd=project)
+        done = cli("up", "--mode", "docker", "--set", f"docker.image={ABSENT}", cwd=project)
     finally:
         shutil.move(project / "put-aside", project / "deploy")
     assert done.returncode == 4
@@ -93,11 +93,11 @@ def test_an_outdated_deployment(project: Path, cli: Cli) -> None:
     """Rendered anew where nobody changed it, else refused; nothing is started in its old form."""
     file = project / "deploy" / "compose.yaml"
     try:
-        done = cli("up", "--on", "docker", "--set", f"docker.image={ABSENT}", cwd=project)
+        done = cli("up", "--mode", "docker", "--set", f"docker.image={ABSENT}", cwd=project)
         assert (done.returncode, ABSENT in file.read_text(encoding="utf-8")) == (4, True)
         assert "has been rendered again: compose.yaml" in done.stderr
         file.write_text(file.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
-        done = cli("up", "--on", "docker", cwd=project)
+        done = cli("up", "--mode", "docker", cwd=project)
         assert (done.returncode, "compose.yaml: changed by hand" in done.stderr) == (3, True)
         assert "tritonctl deploy compose --force" in done.stderr
     finally:
@@ -109,7 +109,7 @@ def test_an_outdated_deployment(project: Path, cli: Cli) -> None:
 def test_an_engine_for_a_gpu_without_one(project: Path, cli: Cli) -> None:
     """Before any image of many gigabytes is asked for."""
     group = "models.speller.serving.instance_group=[{kind: KIND_GPU}]"
-    done = cli("up", "--on", "docker", "--set", group, cwd=project)
+    done = cli("up", "--mode", "docker", "--set", group, cwd=project)
     cli("render", cwd=project)
     assert done.returncode == 4, done.stderr
     assert "need an NVIDIA GPU, and this machine has none" in done.stderr
@@ -129,7 +129,7 @@ def test_a_user_who_may_not_use_docker(
     (tmp_path / "docker").chmod(0o755)
     with monkeypatch.context() as patched:
         patched.setenv("PATH", str(tmp_path), prepend=":")
-        done = cli("up", "--on", "docker", cwd=project)
+        done = cli("up", "--mode", "docker", cwd=project)
     assert done.returncode == 4
     assert "no permission to use Docker's socket" in done.stderr
     assert "usermod -aG docker" in done.stderr
@@ -142,7 +142,7 @@ def test_an_engine_that_is_not_there(
     """A socket that nobody listens on."""
     with monkeypatch.context() as patched:
         patched.setenv("DOCKER_HOST", f"unix://{project}/none.sock")
-        done = cli("up", "--on", "docker", cwd=project)
+        done = cli("up", "--mode", "docker", cwd=project)
     assert done.returncode == 4
     assert "its engine does not answer" in done.stderr
     assert nothing_started(project)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
-from tritonctl.protocol.generation import Chunk, Conversation, Prompt, SamplingParameters
+from tritonctl.protocol.generation import ChatPrompt, Chunk, Prompt, SamplingParameters
 from tritonctl.protocol.tasks import TASKS, ServedTask
 
 Step = Chunk | float | TritonctlError
@@ -78,7 +78,7 @@ class FakeEnsemble:
             raise self.failure
         return self.ready and model in self.models
 
-    async def described(self, model: str) -> ServedTask:
+    async def describe_task(self, model: str) -> ServedTask:
         """As the client's."""
         if self.failure is not None:
             raise self.failure
@@ -123,7 +123,7 @@ def tokens_of(prompt: Prompt) -> int:
     """Words of a prompt, in place of tokens."""
     if isinstance(prompt, str | bytes):
         return len(prompt.split())
-    messages = prompt.messages if isinstance(prompt, Conversation) else prompt
+    messages = prompt.messages if isinstance(prompt, ChatPrompt) else prompt
     return sum(len(str(message["content"]).split()) for message in messages)
 
 

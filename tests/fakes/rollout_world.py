@@ -10,8 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import HostError
-from tritonctl.rollout.controller import Controller, Reached, Seen, World
-from tritonctl.rollout.journal import Entry, Event, State, controlling, read, replay
+from tritonctl.rollout.controller import (
+    Controller,
+    GatewayRequests,
+    Observation,
+    RolloutEnvironment,
+)
+from tritonctl.rollout.journal import (
+    JournalEntry,
+    JournalEvent,
+    RolloutState,
+    open_journal,
+    read_journal,
+    replay,
+)
 from tritonctl.rollout.metrics import Counters, Histogram, Scrape
 
 SETTINGS = {
@@ -22,12 +34,12 @@ SETTINGS = {
     "warm_up_seconds": 0,
     "keep_warm_seconds": 60,
 }
-STARTED = Entry(
+STARTED = JournalEntry(
     1000.0,
-    Event.STARTED,
+    JournalEvent.STARTED,
     {"settings": SETTINGS, "slot": "b", "release": "2-bbbb", "stable": "1-aaaa"},
 )
-LOADED = Entry(1001.0, Event.LOADED, {"times": []})
+LOADED = JournalEntry(1001.0, JournalEvent.LOADED, {"times": []})
 
 
 class Killed(Exception):  # noqa: N818 - no error of ours
@@ -106,13 +118,15 @@ class Service:
         self.loaded.discard(slot)
         return slot
 
-    def look(self, at: float) -> Seen:
+    def observe(self, at: float) -> Observation:
         """The scraper's."""
         stable, candidate = self.counters("a"), self.counters("b")
-        reached = Reached(self.reached[0], self.reached[1])
-        return Seen(Scrape(at, stable, candidate, stable_ready="a" not in self.down), reached)
+        reached = GatewayRequests(self.reached[0], self.reached[1])
+        return Observation(
+            Scrape(at, stable, candidate, stable_ready="a" not in self.down), reached
+        )
 
-    def about(self) -> Mapping[str, Any]:
+    def saved_state(self) -> Mapping[str, Any]:
         return {"shadowed": 7}
 
     def counters(self, slot: str) -> Counters | None:
@@ -130,14 +144,16 @@ class Rollouts:
     def __init__(self, folder: Path, service: Service) -> None:
         self.rollouts, self.folder, self.service = folder, folder / "1", service
         self.abouts: list[Mapping[str, Any]] = []
-        with controlling(folder, 1) as (journal, _):
+        with open_journal(folder, 1) as (journal, _):
             for entry in (STARTED, LOADED):
                 journal.add(entry)
 
-    def run(self, seconds: int = 300, each: Callable[[Controller], object] | None = None) -> State:
+    def run(
+        self, seconds: int = 300, each: Callable[[Controller], object] | None = None
+    ) -> RolloutState:
         """A controller until it is done, it dies, or so many seconds are over."""
         with ExitStack() as held:
-            journal, entries = held.enter_context(controlling(self.rollouts, 1))
+            journal, entries = held.enter_context(open_journal(self.rollouts, 1))
             try:
                 controller = Controller(journal, entries, self.folder, self.world())
                 controller.recover()
@@ -152,21 +168,23 @@ class Rollouts:
         return self.state
 
     @property
-    def state(self) -> State:
+    def state(self) -> RolloutState:
         """By the journal."""
-        state = replay(read(self.folder))
+        state = replay(read_journal(self.folder))
         assert state is not None
         return state
 
     def events(self) -> list[str]:
         """All but decisions."""
-        return [e.event.value for e in read(self.folder) if e.event is not Event.DECISION]
+        return [
+            e.event.value for e in read_journal(self.folder) if e.event is not JournalEvent.DECISION
+        ]
 
     def decisions(self) -> list[Mapping[str, Any]]:
         """What the judge said."""
-        return [e.about for e in read(self.folder) if e.event is Event.DECISION]
+        return [e.details for e in read_journal(self.folder) if e.event is JournalEvent.DECISION]
 
-    def world(self) -> World:
+    def world(self) -> RolloutEnvironment:
         """For a controller; notes what its scrapers go on with."""
         return world_of(self.service, self.service.second, self.abouts)
 
@@ -175,7 +193,7 @@ def world_of(
     service: Service,
     sleep: Callable[[float], object],
     abouts: list[Mapping[str, Any]] | None = None,
-) -> World:
+) -> RolloutEnvironment:
     """A controller's. abouts: collects what its scrapers go on with."""
 
     def scraper(about: Mapping[str, Any]) -> Service:
@@ -183,7 +201,9 @@ def world_of(
             abouts.append(about)
         return service
 
-    return World(scraper, service, lambda: service.now, lambda: 1002.0 + service.now, sleep)
+    return RolloutEnvironment(
+        scraper, service, lambda: service.now, lambda: 1002.0 + service.now, sleep
+    )
 
 
 def no_room(*_: object) -> None:

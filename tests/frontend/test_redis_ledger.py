@@ -17,14 +17,19 @@ from hypothesis.stateful import consumes, rule
 from tests.examples import examples
 from tests.ledger_machine import LedgerMachine, Request
 from tests.redis_server import RedisServer
-from tritonctl.frontend.budgets.ledger import Claim, Ledger, LedgerUnreachable, Standing
+from tritonctl.frontend.budgets.ledger import (
+    AccountStatus,
+    LedgerUnreachable,
+    TokenClaim,
+    TokenLedger,
+)
 from tritonctl.frontend.budgets.redis_ledger import RedisLedger
-from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.budgets.tenant import TenantLimits
 
 pytestmark = pytest.mark.server
 
 LEASE = 30.0
-DAVE = Tenant("dave", requests_per_minute=30, tokens_per_minute=100, concurrency=20)
+DAVE = TenantLimits("dave", requests_per_minute=30, tokens_per_minute=100, concurrency=20)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ class InRedis(LedgerMachine):
     lease = LEASE
     runs = 0
 
-    def made_ledger(self) -> Ledger:
+    def made_ledger(self) -> TokenLedger:
         """Under keys of its own."""
         InRedis.runs += 1
         prefix = f"run{InRedis.runs}"
@@ -88,10 +93,10 @@ class Frontend:
         """Run it."""
         return self.loop.run_until_complete(work)
 
-    def reserve(self, tokens: int) -> tuple[Claim, Standing]:
+    def reserve(self, tokens: int) -> tuple[TokenClaim, AccountStatus]:
         """For Dave."""
         self.made += 1
-        claim = Claim(DAVE, f"{self.name}-{self.made}", tokens)
+        claim = TokenClaim(DAVE, f"{self.name}-{self.made}", tokens)
         return claim, self.wait(self.ledger.reserve(claim))
 
     def close(self) -> None:
@@ -112,10 +117,10 @@ def pair(redis: RedisServer, request: pytest.FixtureRequest) -> Iterator[tuple[F
 def test_frontends_share_a_budget(pair: tuple[Frontend, Frontend]) -> None:
     """What one holds the other does not give out."""
     one, other = pair
-    assert one.reserve(60)[1].over is None
+    assert one.reserve(60)[1].exceeded is None
     refused = other.reserve(41)[1]
-    assert (refused.over, refused.held, refused.under_way) == ("tokens", 60, 1)
-    assert other.reserve(40)[1].over is None
+    assert (refused.exceeded, refused.held, refused.in_flight) == ("tokens", 60, 1)
+    assert other.reserve(40)[1].exceeded is None
 
 
 def test_what_a_dead_frontend_held_counts_in_full_for_a_minute(
@@ -126,9 +131,9 @@ def test_what_a_dead_frontend_held_counts_in_full_for_a_minute(
     one.reserve(70)
     Frontend.now += LEASE + 59
     dead = other.reserve(31)[1]
-    assert (dead.over, dead.used, dead.held, dead.under_way) == ("tokens", 70, 0, 0)
+    assert (dead.exceeded, dead.used, dead.held, dead.in_flight) == ("tokens", 70, 0, 0)
     Frontend.now += 2
-    assert other.reserve(100)[1].over is None
+    assert other.reserve(100)[1].exceeded is None
 
 
 def test_used_tokens_count_for_a_minute_and_no_second_less(
@@ -146,11 +151,11 @@ def test_used_tokens_count_for_a_minute_and_no_second_less(
     assert (settled.used, settled.held, settled.reset_tokens) == (100, 0, 60.5)
     Frontend.now += 40.499
     refused = other.reserve(1)[1]
-    assert (refused.over, refused.used) == ("tokens", 100)
+    assert (refused.exceeded, refused.used) == ("tokens", 100)
     assert refused.retry_after == pytest.approx(0.001)
     Frontend.now += 0.001
-    assert other.reserve(41)[1].over == "tokens"
-    assert other.reserve(40)[1].over is None
+    assert other.reserve(41)[1].exceeded == "tokens"
+    assert other.reserve(40)[1].exceeded is None
 
 
 def test_a_clock_that_is_set_back_holds_nothing_for_longer_than_a_minute(
@@ -163,11 +168,11 @@ def test_a_clock_that_is_set_back_holds_nothing_for_longer_than_a_minute(
     one.wait(one.ledger.settle(claim))
     one.reserve(50)
     Frontend.now -= 7200
-    assert other.reserve(1)[1].over == "tokens"
+    assert other.reserve(1)[1].exceeded == "tokens"
     Frontend.now += LEASE + 62
-    assert other.reserve(50)[1].over is None
+    assert other.reserve(50)[1].exceeded is None
     Frontend.now += 61
-    assert other.reserve(50)[1].over is None
+    assert other.reserve(50)[1].exceeded is None
 
 
 def test_redis_dies_and_comes_back_empty(tmp_path: Path) -> None:
@@ -184,8 +189,8 @@ def test_redis_dies_and_comes_back_empty(tmp_path: Path) -> None:
         frontend.wait(asyncio.sleep(0.6))
         claim.used = 30
         frontend.wait(frontend.ledger.renew([claim]))
-        assert frontend.reserve(51)[1].over == "tokens"
-        assert frontend.reserve(50)[1].over is None
+        assert frontend.reserve(51)[1].exceeded == "tokens"
+        assert frontend.reserve(50)[1].exceeded is None
     finally:
         frontend.close()
         redis.close()
@@ -194,29 +199,29 @@ def test_redis_dies_and_comes_back_empty(tmp_path: Path) -> None:
 def test_with_its_own_clock(redis: RedisServer) -> None:
     """Redis' TIME, as in production."""
 
-    async def ask() -> list[Standing]:
+    async def ask() -> list[AccountStatus]:
         ledger = RedisLedger(redis.url, prefix="own-clock", minute=1.0)
-        claim = Claim(DAVE, "g1", 100, used=100)
+        claim = TokenClaim(DAVE, "g1", 100, used=100)
         found = [await ledger.reserve(claim), await ledger.settle(claim)]
-        found.append(await ledger.reserve(Claim(DAVE, "g2", 1)))
+        found.append(await ledger.reserve(TokenClaim(DAVE, "g2", 1)))
         await asyncio.sleep(found[-1].retry_after)
-        found.append(await ledger.reserve(Claim(DAVE, "g3", 100)))
+        found.append(await ledger.reserve(TokenClaim(DAVE, "g3", 100)))
         await ledger.aclose()
         return found
 
     held, settled, refused, admitted = asyncio.run(ask())
-    assert (held.held, settled.used, refused.over) == (100, 100, "tokens")
+    assert (held.held, settled.used, refused.exceeded) == (100, 100, "tokens")
     assert 0 < refused.retry_after <= 2
-    assert admitted.over is None
+    assert admitted.exceeded is None
 
 
 def test_two_hundred_at_once_get_what_there_is(redis: RedisServer) -> None:
     """Of four frontends: not one token more, and not one less."""
 
-    async def ask() -> list[Standing]:
+    async def ask() -> list[AccountStatus]:
         ledgers = [RedisLedger(redis.url, prefix="many") for _ in range(4)]
-        tenant = Tenant("erin", tokens_per_minute=1003)
-        claims = [Claim(tenant, f"g{index}", 7) for index in range(200)]
+        tenant = TenantLimits("erin", tokens_per_minute=1003)
+        claims = [TokenClaim(tenant, f"g{index}", 7) for index in range(200)]
         asked = (ledgers[index % 4].reserve(claim) for index, claim in enumerate(claims))
         found = await asyncio.gather(*asked)
         for ledger in ledgers:
@@ -224,7 +229,7 @@ def test_two_hundred_at_once_get_what_there_is(redis: RedisServer) -> None:
         return found
 
     standings = asyncio.run(ask())
-    assert sum(7 for one in standings if one.over is None) == 1001
+    assert sum(7 for one in standings if one.exceeded is None) == 1001
 
 
 def test_a_lost_password_is_unreachable(tmp_path: Path) -> None:
@@ -240,7 +245,7 @@ def test_a_lost_password_is_unreachable(tmp_path: Path) -> None:
 
 async def _one(ledger: RedisLedger) -> bool:
     try:
-        await ledger.reserve(Claim(DAVE, "g1", 1))
+        await ledger.reserve(TokenClaim(DAVE, "g1", 1))
     except LedgerUnreachable:
         return False
     finally:

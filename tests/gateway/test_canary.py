@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from tests.envoy_process import Envoy, validate
+from tritonctl.gateway.placement import EnvoyUpstream, ServerGroup, SlotGroups
+from tritonctl.gateway.shares import CANDIDATE, ROUTES, STABLE, endpoint_files
 from tritonctl.host.files import write_atomically
 from tritonctl.project.rollout import Rollout
+from tritonctl.releases.slots import Slot
 from tritonctl.rollout.traffic import Traffic
-from tritonctl.server.gateway.placement import Group, TwoGroups, Upstream
-from tritonctl.server.gateway.shares import CANDIDATE, ROUTES, STABLE, endpoints_texts
-from tritonctl.server.slots import Slot
 
 pytestmark = pytest.mark.timed
 
@@ -40,12 +40,12 @@ class Servers:
         self._name = name.encode()
         self._open: set[asyncio.Transport] = set()
 
-    async def start(self) -> Upstream:
+    async def start(self) -> EnvoyUpstream:
         """On a free port, for REST; nobody here asks by gRPC."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        return Upstream("127.0.0.1", port, port)
+        return EnvoyUpstream("127.0.0.1", port, port)
 
     def kill(self) -> None:
         """As a crash does: no new connections, and the open ones are cut."""
@@ -259,14 +259,14 @@ async def rig(root: Path, retries: int = 0) -> AsyncIterator[Rig]:
         [upstream],
         {"retries": retries},
         concurrency=2,
-        slots=TwoGroups(
+        slots=SlotGroups(
             Slot.A,
             str(folder / ROUTES),
-            groups={Slot.A: Group((upstream,)), Slot.B: Group((other,))},
+            groups={Slot.A: ServerGroup((upstream,)), Slot.B: ServerGroup((other,))},
         ),
     )
     traffic = Traffic(folder, envoy.gateway, envoy.placement, ROLLOUT)
-    traffic.begin()
+    traffic.write_initial_routes()
     try:
         await asyncio.to_thread(envoy.start)
         yield Rig(envoy, traffic, candidate)
@@ -356,18 +356,18 @@ def test_envoy_accepts_the_routes(tmp_path: Path) -> None:
     """With tenants, a frontend of each release and retries: as a whole, without a warning."""
     (tmp_path / "alice.key").write_text("5ecret\n")
     gateway = {"tenants": {"alice": {"api_key_file": "alice.key", "requests_per_minute": 60}}}
-    upstream, other = Upstream("127.0.0.1", 9001, 9000), Upstream("127.0.0.1", 9003, 9002)
+    upstream, other = EnvoyUpstream("127.0.0.1", 9001, 9000), EnvoyUpstream("127.0.0.1", 9003, 9002)
     envoy = Envoy(
         tmp_path,
         [upstream],
         gateway,
         frontend=("127.0.0.1", 9004),
-        slots=TwoGroups(
+        slots=SlotGroups(
             Slot.B,
             str(tmp_path / ROUTES),
             groups={
-                Slot.A: Group((other,), ("127.0.0.1", 9005)),
-                Slot.B: Group((upstream,), ("127.0.0.1", 9004)),
+                Slot.A: ServerGroup((other,), ("127.0.0.1", 9005)),
+                Slot.B: ServerGroup((upstream,), ("127.0.0.1", 9004)),
             },
         ),
     )
@@ -395,11 +395,11 @@ def test_servers_come_and_go_in_files(tmp_path: Path) -> None:
         stable, candidate = Servers(STABLE), Servers(CANDIDATE)
         upstream, other = await stable.start(), await candidate.start()
         routes, servers = tmp_path / "routes", tmp_path / "endpoints"
-        slots = TwoGroups(Slot.B, str(routes / ROUTES), str(servers))
+        slots = SlotGroups(Slot.B, str(routes / ROUTES), str(servers))
         envoy = Envoy(tmp_path, [upstream], {"retries": 0}, slots=slots)
 
-        def place(slot: Slot, *found: Upstream) -> None:
-            for name, text in endpoints_texts(envoy.placement, slot, Group(found)).items():
+        def place(slot: Slot, *found: EnvoyUpstream) -> None:
+            for name, text in endpoint_files(envoy.placement, slot, ServerGroup(found)).items():
                 write_atomically(servers / name, text)
 
         async def known(slot: Slot, count: int) -> None:
@@ -411,7 +411,7 @@ def test_servers_come_and_go_in_files(tmp_path: Path) -> None:
                 await asyncio.sleep(0.02)
 
         traffic = Traffic(routes, envoy.gateway, envoy.placement, ROLLOUT)
-        traffic.begin()
+        traffic.write_initial_routes()
         place(Slot.A)
         place(Slot.B, upstream)
         try:

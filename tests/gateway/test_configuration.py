@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from tests.envoy_process import on_this_host, project_with, validate
-from tritonctl.project.server import Gateway
-from tritonctl.server.gateway.certificates import certificate_files
-from tritonctl.server.gateway.files import configuration_text, gateway_files
-from tritonctl.server.gateway.placement import (
-    Renewed,
-    Upstream,
-    in_container,
+from tritonctl.gateway.certificates import certificate_files
+from tritonctl.gateway.files import configuration_text, gateway_files
+from tritonctl.gateway.placement import (
+    EnvoyUpstream,
+    RenewedCertificates,
+    container_placement,
     secret_files,
 )
+from tritonctl.project.server import Gateway
 
 SECRET = "5ecret-of-alice"  # noqa: S105 - a test's
 CERTIFICATE = {"certificate": "edge.crt", "key": "edge.key"}
@@ -41,9 +41,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"tenants": {"team.a-1_x": LIMITED, "bob": BOB}, "tls": CERTIFICATE, "retries": 1},
 ]
 UPSTREAMS = [
-    [Upstream("127.0.0.1", 9001, 9000)],
-    [Upstream("127.0.0.1", 9001, 9000), Upstream("localhost", 9003, 9002)],
-    [Upstream("::1", 9001, 9000)],
+    [EnvoyUpstream("127.0.0.1", 9001, 9000)],
+    [EnvoyUpstream("127.0.0.1", 9001, 9000), EnvoyUpstream("localhost", 9003, 9002)],
+    [EnvoyUpstream("::1", 9001, 9000)],
 ]
 SERVER_TLS = {"certificate": "edge.crt", "key": "edge.key", "ca": "ca.crt"}
 MUTUAL = {"client_ca": "ca.crt", "client_certificate": "edge.crt", "client_key": "edge.key"}
@@ -98,7 +98,7 @@ def test_envoy_accepts_the_frontend(more: dict[str, str], root: Path) -> None:
 @pytest.mark.parametrize("upstreams", UPSTREAMS, ids=str)
 @pytest.mark.parametrize("tls", [None, SERVER_TLS, SERVER_TLS | MUTUAL], ids=["plain", "tls", "m"])
 def test_envoy_accepts_the_upstreams(
-    upstreams: list[Upstream], tls: dict[str, str] | None, root: Path
+    upstreams: list[EnvoyUpstream], tls: dict[str, str] | None, root: Path
 ) -> None:
     """Names and addresses, plain and encrypted."""
     project = project_with({}, root, {"tls": tls} if tls else None)
@@ -115,7 +115,7 @@ def test_envoy_accepts_certificates_that_are_renewed(
     project = project_with(settings, root, {"tls": tls} if tls else None)
     folder = root / "certificates"
     folder.mkdir(exist_ok=True)
-    renewed = Renewed(str(folder), watched and str(root))
+    renewed = RenewedCertificates(str(folder), watched and str(root))
     placement = replace(on_this_host(project, UPSTREAMS[1]), renewed=renewed)
     files = certificate_files(placement)
     for name, content in files.items():
@@ -137,6 +137,7 @@ def test_what_a_container_gets(root: Path) -> None:
         "envoy/envoy.yaml",
         "envoy/envoy.Dockerfile",
         "envoy/drain_gateway.py",
+        "envoy/requirements.txt",
     }
     assert list(gateway_files(project_with({"image": "x"}, root))) == ["envoy/envoy.yaml"]
     text = files["envoy/envoy.yaml"]
@@ -172,8 +173,9 @@ def test_a_key_that_is_not_there_closes_the_gateway(root: Path) -> None:
 def test_administration_has_no_port(root: Path) -> None:
     """Metrics go through a listener that knows two paths."""
     project = project_with({}, root)
-    data = yaml.safe_load(configuration_text(project, in_container(project, UPSTREAMS[0])))
-    assert list(data["admin"]["address"]) == ["pipe"]
+    data = yaml.safe_load(configuration_text(project, container_placement(project, UPSTREAMS[0])))
+    pipe = {"path": "/tmp/tritonctl-gateway-admin.sock", "mode": 0o600}  # noqa: S108
+    assert data["admin"]["address"] == {"pipe": pipe}
     manager = data["static_resources"]["listeners"][1]["filter_chains"][0]["filters"][0]
     [host] = manager["typed_config"]["route_config"]["virtual_hosts"]
     assert [route["match"] for route in host["routes"]] == [

@@ -22,10 +22,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.envoy_copies import copying_envoy
 from tests.envoy_process import Envoy, validate
 from tests.gateway.test_through_envoy import upstream
+from tritonctl.gateway.placement import EnvoyUpstream
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.client import TritonClient
-from tritonctl.rollout.shadow.listening import Copy, Listener
-from tritonctl.server.gateway.placement import Upstream
+from tritonctl.rollout.shadow.listening import CopyListener, RequestCopy
 
 PATIENCE_SECONDS = 20.0
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -36,14 +36,14 @@ class Shadower:
     """A listener in a thread of its own, and what it has taken."""
 
     def __init__(self, path: Path) -> None:
-        self.copies: list[Copy] = []
+        self.copies: list[RequestCopy] = []
         self._path = path
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Shadower:
         self._thread.start()
-        self._listener = Listener(self._path, self.copies.append)
+        self._listener = CopyListener(self._path, self.copies.append)
         self._run(self._listener.start())
         return self
 
@@ -58,7 +58,7 @@ class Shadower:
     def _run(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
-    def taken(self, count: int) -> list[Copy]:
+    def taken(self, count: int) -> list[RequestCopy]:
         """As soon as there are so many; a moment later there are no more."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(self.copies) < count:
@@ -152,7 +152,7 @@ def streaming(root: Path, place: Path) -> Iterator[Envoy]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        streams = Upstream(behind.host, port, behind.http_port)
+        streams = EnvoyUpstream(behind.host, port, behind.http_port)
         with open_streams(port), copying_envoy(root, [streams], place) as envoy:
             yield envoy
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.envoy_process import PATIENCE_SECONDS, Envoy
 from tests.gateway.test_configuration import make_certificate
-from tritonctl.server.gateway.placement import Renewed, Upstream
+from tritonctl.gateway.placement import EnvoyUpstream, RenewedCertificates
 
 pytestmark = pytest.mark.timed
 
@@ -30,7 +30,7 @@ def version(root: Path, name: str) -> Path:
     return folder
 
 
-def mounted(root: Path) -> tuple[Renewed, Callable[[], None]]:
+def mounted(root: Path) -> tuple[RenewedCertificates, Callable[[], None]]:
     """A Secret's volume: links to `..data/NAME`; the kubelet moves another `..data` there."""
     secrets = root / "secrets"
     version(secrets, "..1")
@@ -43,10 +43,10 @@ def mounted(root: Path) -> tuple[Renewed, Callable[[], None]]:
         (secrets / "..data_tmp").symlink_to("..2")
         os.replace(secrets / "..data_tmp", secrets / "..data")
 
-    return Renewed(str(root / "discovery"), str(secrets)), renew
+    return RenewedCertificates(str(root / "discovery"), str(secrets)), renew
 
 
-def moved(root: Path) -> tuple[Renewed, Callable[[], None]]:
+def moved(root: Path) -> tuple[RenewedCertificates, Callable[[], None]]:
     """Plain files, over which others are moved."""
     version(root, "secrets")
 
@@ -55,7 +55,7 @@ def moved(root: Path) -> tuple[Renewed, Callable[[], None]]:
         for name in reversed(NAMES):
             os.replace(fresh / name, root / "secrets" / name)
 
-    return Renewed(str(root / "discovery")), renew
+    return RenewedCertificates(str(root / "discovery")), renew
 
 
 def connected(envoy: Envoy) -> ssl.SSLSocket:
@@ -68,11 +68,11 @@ def connected(envoy: Envoy) -> ssl.SSLSocket:
 
 @pytest.mark.parametrize("kept", [mounted, moved], ids=["secret", "files"])
 def test_new_connections_see_the_new_certificate(
-    kept: Callable[[Path], tuple[Renewed, Callable[[], None]]], tmp_path: Path
+    kept: Callable[[Path], tuple[RenewedCertificates, Callable[[], None]]], tmp_path: Path
 ) -> None:
     """Within seconds; a connection that is open stays."""
     renewed, renew = kept(tmp_path)
-    running = Envoy(tmp_path, [Upstream("127.0.0.1", 1, 1)], TLS, renewed=renewed)
+    running = Envoy(tmp_path, [EnvoyUpstream("127.0.0.1", 1, 1)], TLS, renewed=renewed)
     # A project's own paths are resolved; in a pod they are those of the volume.
     [discovery] = Path(renewed.folder).iterdir()
     discovery.write_text(discovery.read_text(encoding="utf-8").replace("/..1/", "/"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tritonctl.gateway.routes import routes
+from tritonctl.gateway.tenants import GUARD, KEYS, LIMIT
 from tritonctl.project.server import Gateway
-from tritonctl.server.gateway.routes import routes
-from tritonctl.server.gateway.tenants import GUARD, KEYS, LIMIT
 
 FRONTEND_PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/a/b", "/v2/rerank")
 TENANTS = {"alice": {"api_key_file": "alice.key", "requests_per_minute": 60}}

@@ -22,10 +22,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.envoy_process import Envoy
 from tritonctl.errors import UsageError
 from tritonctl.frontend.budgets.keys import Keys
-from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.budgets.tenant import TenantLimits
+from tritonctl.gateway.placement import EnvoyUpstream
 from tritonctl.protocol.api_key import HEADER, ApiKey
 from tritonctl.protocol.client import TritonClient
-from tritonctl.server.gateway.placement import Upstream
 
 pytestmark = pytest.mark.timed
 
@@ -50,7 +50,7 @@ class _Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
 
 @contextmanager
-def upstream() -> Iterator[tuple[Upstream, list[Headers]]]:
+def upstream() -> Iterator[tuple[EnvoyUpstream, list[Headers]]]:
     """Both ports of a server, and the headers of the inference requests that reached it."""
     seen: list[Headers] = []
 
@@ -78,7 +78,7 @@ def upstream() -> Iterator[tuple[Upstream, list[Headers]]]:
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Triton(seen), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield Upstream("127.0.0.1", port, rest.server_address[1]), seen
+    yield EnvoyUpstream("127.0.0.1", port, rest.server_address[1]), seen
     server.stop(0).wait()
     rest.shutdown()
     thread.join()
@@ -148,7 +148,7 @@ def test_what_the_frontend_learns_of_the_tenant(telling: bool, tmp_path: Path) -
     if telling:
         settings |= {"frontend_secret_file": "word"}
     lies = {"x-tritonctl-tenant": "bob", "x-tritonctl-gateway": "guess"}
-    tenants = {"alice": Tenant("alice"), "bob": Tenant("bob")}
+    tenants = {"alice": TenantLimits("alice"), "bob": TenantLimits("bob")}
     keys = Keys(tenants, {"alice": tmp_path / "alice"}, tmp_path / "word" if telling else None)
     with gateway(tmp_path, **settings) as (url, seen):
         for path in ("v1/chat/completions", "v2/models/m/infer"):
@@ -170,3 +170,34 @@ def test_what_the_frontend_learns_of_the_tenant(telling: bool, tmp_path: Path) -
     assert found[2:] == ([] if telling else [None])
     to_triton = seen[1]
     assert not {"x-api-key", "x-tritonctl-tenant", "x-tritonctl-gateway"} & set(to_triton)
+
+
+@pytest.mark.parametrize("limit", ["tokens_per_minute", "concurrency"])
+@pytest.mark.parametrize("allowed", [False, True], ids=["v1 alone", "raw"])
+def test_limits_of_the_frontend_hold_for_raw_inference(
+    limit: str, allowed: bool, tmp_path: Path
+) -> None:
+    """A tenant whose limits only the frontend keeps has no inference around it."""
+    (tmp_path / "alice").write_text(f"{KEY}\n")
+    inputs = {"x": numpy.zeros((1, 1), numpy.float32)}
+    tenants = {"alice": {"api_key_file": "alice", limit: 5, "allow_raw": allowed}}
+    raw_paths = ["infer", "generate", "generate_stream", "versions/1/generate_stream"]
+    with gateway(tmp_path, tenants=tenants) as (url, seen):
+        with TritonClient(url, api_key=ApiKey(tmp_path / "alice")) as client:
+            assert client.model_ready("m")
+            if allowed:
+                assert client.infer("m", inputs) == {}
+            else:
+                with pytest.raises(UsageError, match="only the OpenAI API keeps") as caught:
+                    client.infer("m", inputs)
+                assert "allow_raw" in caught.value.remedy
+        for path in [f"v2/models/m/{action}" for action in raw_paths]:
+            raw = Request(f"http://{url}/{path}", b"{}", {"x-api-key": KEY})
+            if allowed:
+                urlopen(raw, timeout=30).close()  # noqa: S310
+            else:
+                with pytest.raises(HTTPError, match="403"):
+                    urlopen(raw, timeout=30)  # noqa: S310
+        chat = Request(f"http://{url}/v1/chat/completions", b"{}", {"x-api-key": KEY})
+        urlopen(chat, timeout=30).close()  # noqa: S310
+    assert len(seen) == (2 + len(raw_paths) if allowed else 1)

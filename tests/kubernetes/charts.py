@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from tritonctl.host.environments import Recipe, ensure, environment_python
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, environment_python
 from tritonctl.host.progress import Silent
-from tritonctl.server.kubernetes.manifests import HELM, render_manifests
+from tritonctl.runtimes.kubernetes.manifests import helm_recipe, render_manifests
 
-VALIDATOR = Recipe("kubernetes-validate", (("kubernetes-validate==1.37.0",),))
+VALIDATOR = EnvironmentRecipe("kubernetes-validate", (("kubernetes-validate==1.37.0",),))
 OLDEST_SCHEMA, NEWEST = 25, 37  # minors of Kubernetes that the validator knows
 NAME = "demo"
 Manifest = dict[str, Any]
@@ -49,14 +49,18 @@ class Chart:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         asked = {"path": str(folder), "strict": True, "kube_version": f"v1.{minor}.0"}
-        report = _run(environment_python(ensure(HELM, Silent())), ["-c", _LINT], asked)
+        report = _run(
+            environment_python(ensure_environment(helm_recipe(), Silent())), ["-c", _LINT], asked
+        )
         return [message for message in report["messages"] if message["severity"] > 1]
 
 
 def refused(by_version: Mapping[str, Sequence[Manifest]]) -> list[str]:
     """What schemas of Kubernetes say against manifests, by minor version `1.31`."""
     program = Path(__file__).with_name("validate.py")
-    found: list[str] = _run(environment_python(ensure(VALIDATOR, Silent())), [program], by_version)
+    found: list[str] = _run(
+        environment_python(ensure_environment(VALIDATOR, Silent())), [program], by_version
+    )
     return found
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.kubernetes.charts import Chart
 from tests.unit.conftest import Sandbox, built_once
-from tests.unit.releasing import released
+from tests.unit.releases.releasing import released
 from tritonctl.releases import publish as publishing
 from tritonctl.releases.store import stored_releases
-from tritonctl.server.kubernetes.chart import render_chart
+from tritonctl.runtimes.kubernetes.chart import render_chart
 
 __all__ = ["built_once"]  # a fixture
 

@@ -83,3 +83,15 @@ def test_a_cluster_without_these_apis(chart: Chart, values: dict[str, Any]) -> N
     asked = {f"1.{minor}": chart.manifests(minor, values) for minor in (OLDEST_SCHEMA, NEWEST)}
     assert OURS.isdisjoint(each["kind"] for each in asked[f"1.{NEWEST}"])
     assert refused(asked) == []
+
+
+@pytest.mark.parametrize("others", [[], [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]])
+def test_only_the_gateway_reaches_the_frontend(chart: Chart, others: list[dict[str, Any]]) -> None:
+    """Its port is behind the gateway's TLS; Prometheus is named, too."""
+    values = {"images": {"frontend": "a/b:1"}, "networkPolicy": {"frontendFrom": others}}
+    manifests = chart.manifests(NEWEST, values)
+    [rule] = of_kind(manifests, "NetworkPolicy", "frontend")["spec"]["ingress"]
+    gateway, *remaining = rule["from"]
+    labels = gateway["podSelector"]["matchLabels"]
+    assert labels["app.kubernetes.io/component"] == "gateway"
+    assert remaining == others

@@ -267,7 +267,7 @@ def test_the_rules_are_valid_and_speak_of_kubernetes(chart: Chart, tmp_path: Pat
     assert {"TritonServerDown", "GatewayDown", "FrontendDown"} <= {each["alert"] for each in alerts}
     for alert in alerts:
         told = alert["annotations"]["runbook"]
-        for word in ("docker", "tritonctl logs", "tritonctl up", "tritonctl rollback"):
+        for word in ("docker", "tritonctl logs", "tritonctl up", "tritonctl releases rollback"):
             assert word not in told, alert["alert"]
 
 

@@ -12,10 +12,10 @@ import yaml
 from tests.envoy_process import validate
 from tests.kubernetes.charts import NAME, NEWEST, OLDEST_SCHEMA, Chart, of_kind, refused
 from tests.unit.conftest import Sandbox
+from tritonctl.gateway.shares import TrafficSplit, parse_split
+from tritonctl.releases.slots import Slot
 from tritonctl.releases.store import stored_releases
-from tritonctl.server.gateway.shares import Division, division_of
-from tritonctl.server.kubernetes.chart import render_chart
-from tritonctl.server.slots import Slot
+from tritonctl.runtimes.kubernetes.chart import render_chart
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_what_a_rollout_writes_goes_before_the_chart_s_routes(slots: Chart) -> N
     """It is not the chart's: an upgrade moves nobody. Before the first one all are at slot a."""
     manifests = slots.manifests(NEWEST)
     texts = of_kind(manifests, "ConfigMap", "gateway")["data"]
-    assert division_of(texts["routes.json"], "the chart") == Division(Slot.A, 0)
+    assert parse_split(texts["routes.json"], "the chart") == TrafficSplit(Slot.A, 0)
     pod = of_kind(manifests, "Deployment", "gateway")["spec"]["template"]["spec"]
     [volume] = [each for each in pod["volumes"] if each["name"] == "routes"]
     ours, theirs = (each["configMap"] for each in volume["projected"]["sources"])

@@ -83,7 +83,7 @@ def locust(python: Path, arguments: list[str], folder: Path) -> Iterator[Process
 
 @contextmanager
 def locust_generator(python: Path, plan: Path, folder: Path) -> Iterator[Process]:
-    """As `tritonctl loadtest run --engine locust` starts it."""
+    """As `tritonctl loadtest run --generator locust` starts it."""
     arguments = ["--plan", str(plan), "--output", str(folder)]
     with _process(python, "locust_generator.py", arguments, folder) as process:
         yield process

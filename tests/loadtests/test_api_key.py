@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from loadlib.api_key import key_headers
-from loadlib.refusal import Refusal
+from loadlib.refusal import RunRefusedError
 
 from tests.conftest import Cli, write_project
 from tests.loadtests.conftest import Generate, command
@@ -21,7 +21,7 @@ from tests.loadtests.locust_process import Process, read_records
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.analysis.records import read_records as stored_records
 from tritonctl.loadtest.run.environment import generator_python
-from tritonctl.server.security.certificates import make_certificates
+from tritonctl.security.certificates import make_certificates
 
 KEY = "5ecret-of-alice"
 COUNT = 10
@@ -62,7 +62,7 @@ def test_without_it(generate: Generate, plan: dict[str, Any]) -> None:
     with gate("grpc") as (url, _):
         run = generate(of(plan, "grpc", url, None))
     assert (run.code, run.records) == (3, [])
-    assert "requires an API key that it knows" in json.loads(run.stderr)["problem"]
+    assert "requires a valid API key" in json.loads(run.stderr)["problem"]
     assert "--api-key-file" in json.loads(run.stderr)["remedy"]
 
 
@@ -146,6 +146,6 @@ def test_bad_key_files(tmp_path: Path, content: bytes | None, told: str) -> None
     file = tmp_path / "key"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(Refusal, match=told) as caught:
+    with pytest.raises(RunRefusedError, match=told) as caught:
         key_headers(file)
     assert caught.value.problem.startswith("endpoint.api_key_file: ")

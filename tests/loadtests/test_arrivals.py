@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loadlib.arrivals import Arrivals, Open, Trace, parse_arrivals, schedule
+from loadlib.arrivals import Arrivals, OpenLoop, TraceReplay, draw_schedule, parse_arrivals
 from loadlib.clock import US
-from loadlib.refusal import Refusal
-from loadlib.schema import SCHEMA, checked
+from loadlib.refusal import RunRefusedError
+from loadlib.schema import SCHEMA, validate_object
 
 RATE, SECONDS = 50.0, 200.0
 
@@ -23,15 +23,15 @@ RATE, SECONDS = 50.0, 200.0
 def parsed(content: dict[str, Any], seconds: float | None) -> Arrivals:
     """Some arrivals, checked and with their defaults."""
     plan = {"schema": SCHEMA, "endpoint": {"url": "localhost:1"}, "model": "m", "classes": [{}]}
-    fields = checked("LoadPlan", plan | {"arrivals": content}, "plan")
+    fields = validate_object("LoadPlan", plan | {"arrivals": content}, "plan")
     return parse_arrivals(fields["arrivals"], seconds)
 
 
 def made(content: dict[str, Any], seconds: float | None = SECONDS, seed: int = 1) -> list[int]:
     """The schedule of some arrivals."""
     arrivals = parsed(content, seconds)
-    assert isinstance(arrivals, Open | Trace)
-    return list(schedule(arrivals, seconds, None, seed))
+    assert isinstance(arrivals, OpenLoop | TraceReplay)
+    return list(draw_schedule(arrivals, seconds, None, seed))
 
 
 def gaps(due: list[int]) -> list[int]:
@@ -122,8 +122,8 @@ def test_a_step_of_rate_0_is_a_pause() -> None:
 def test_as_many_as_counted(rate: float, count: int, seed: int, cv: float) -> None:
     """`count` is exact, whatever is drawn."""
     arrivals = parsed({"process": "gamma", "rate": rate, "cv": cv}, None)
-    assert isinstance(arrivals, Open)
-    due = list(schedule(arrivals, None, count, seed))
+    assert isinstance(arrivals, OpenLoop)
+    due = list(draw_schedule(arrivals, None, count, seed))
     assert len(due) == count
     assert due == sorted(due)
 
@@ -151,6 +151,6 @@ def test_bad_traces(lines: str, told: str, tmp_path: Path) -> None:
     """File and line."""
     path = tmp_path / "trace.jsonl"
     path.write_text(lines, encoding="utf-8")
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RunRefusedError) as caught:
         made({"process": "trace", "file": str(path)}, seconds=None)
     assert f"{path}{told}" in caught.value.problem

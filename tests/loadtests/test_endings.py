@@ -119,7 +119,7 @@ def test_no_folder(plan: dict[str, Any], endpoint: Endpoint, tmp_path: Path) -> 
     line[line.index("--output") + 1] = str(tmp_path / "file" / "records")
     done = subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS, check=False)
     assert (done.returncode, endpoint.requests) == (2, [])
-    assert "cannot make the folder" in json.loads(done.stderr)["problem"]
+    assert "cannot create the folder" in json.loads(done.stderr)["problem"]
 
 
 def test_server_down(generate: Generate, plan: dict[str, Any]) -> None:

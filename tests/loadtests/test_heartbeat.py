@@ -105,12 +105,12 @@ def test_the_alarm_wakes_the_loop(heart: Heartbeat, clock: SetClock) -> None:
 def test_the_lag_of_sending(count: int, told: int, meter: Meter) -> None:
     """The 99th percentile of the second, rather one too late than one too early; then anew."""
     for lag in range(count, 0, -1):
-        meter.sent(lag)
+        meter.count_sent(lag)
     assert meter.line(1_000_000)["lag_p99_us"] == told
     assert meter.line(2_000_000)["lag_p99_us"] is None
 
 
 def test_nothing_is_sent_before_its_time(meter: Meter) -> None:
     """Clocks that differ by a few microseconds must not make a lag below zero."""
-    meter.sent(-7)
+    meter.count_sent(-7)
     assert meter.line(1_000_000)["lag_p99_us"] == 0

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loadlib.arrivals import Closed, Open, Trace
-from loadlib.plan import Plan, parse_plan
+from loadlib.arrivals import ClosedLoop, OpenLoop, TraceReplay
+from loadlib.plan import parse_plan
+from loadlib.plan_types import GeneratorPlan
 from loadlib.workload import Workload
 
 from tests.loadtests.conftest import LOADTESTS
-from tritonctl.loadtest.run.plan import load_plan
+from tritonctl.loadtest.run.plan import build_load_plan
+from tritonctl.loadtest.run.plan_files import plan_files
 from tritonctl.loadtest.run.plan_schema import plan_schema
 from tritonctl.project.scenario import Scenario
 from tritonctl.protocol.channel import Endpoint
@@ -66,23 +68,25 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(root: Path, scenario: dict[str, Any]) -> Plan:
+def read(root: Path, scenario: dict[str, Any]) -> GeneratorPlan:
     """A scenario, written by the host and read by a generator."""
-    written = load_plan(root, Scenario.model_validate(scenario), Endpoint("127.0.0.1:8001"))
+    written = build_load_plan(root, Scenario.model_validate(scenario), Endpoint("127.0.0.1:8001"))
     return parse_plan(json.loads(json.dumps(written)))
 
 
 def test_the_generators_check_by_the_schema_of_the_models() -> None:
-    """Their file is up to date: each fact of a plan is written once."""
-    file = json.loads((LOADTESTS / "loadplan.schema.json").read_text(encoding="utf-8"))
-    assert file == plan_schema(), f"write it anew: {plan_schema.__module__} says how"
+    """Their files are up to date: each fact of a plan is written once."""
+    files = {name: (LOADTESTS / name).read_text(encoding="utf-8") for name in plan_files()}
+    assert files == plan_files(), "run `make contracts`"
 
 
 def test_every_field_is_documented() -> None:
-    """The table of plans names all of them."""
-    readme = (LOADTESTS / "README.md").read_text(encoding="utf-8")
+    """The README names a plan's own fields, the page that it links those of scenarios."""
+    reference = LOADTESTS.parent / "docs" / "reference" / "tritonctl-yaml.md"
+    files = (LOADTESTS / "README.md", reference)
+    pages = "".join(file.read_text(encoding="utf-8") for file in files)
     fields = {name for one in plan_schema()["$defs"].values() for name in one["properties"]}
-    assert [name for name in sorted(fields) if not re.search(rf"\b{name}\b", readme)] == []
+    assert [name for name in sorted(fields) if not re.search(rf"\b{name}\b", pages)] == []
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=[one["process"] for one in ARRIVALS])
@@ -94,10 +98,12 @@ def test_everything_a_scenario_says(root: Path, arrivals: dict[str, Any]) -> Non
     assert everything.parameters == {"temperature": 0, "stop_words": ["x"]}
     assert chat.cancel is not None
     assert (chat.cancel.share, chat.cancel.after_tokens) == (0.5, 2)
-    kind = {"closed": Closed, "trace": Trace}.get(arrivals["process"], Open)
+    kind = {"closed": ClosedLoop, "trace": TraceReplay}.get(arrivals["process"], OpenLoop)
     assert isinstance(plan.arrivals, kind)
     workload = Workload(plan)
-    requests = list(workload.planned()) or [next(workload.endless()) for _ in range(5)]
+    requests = list(workload.planned_requests()) or [
+        next(workload.endless_requests()) for _ in range(5)
+    ]
     assert {request.request_class.name for request in requests} <= {"everything", "chat"}
     assert all(turn.max_tokens for request in requests for turn in request.turns)
 
@@ -113,5 +119,5 @@ def test_the_least_that_a_scenario_says(root: Path) -> None:
         "count": 7,
     }
     plan = read(root, scenario)
-    assert (plan.kind, plan.protocol, plan.duration_seconds) == ("tensors", "http", None)
-    assert len(Workload(plan).planned()) == 7
+    assert (plan.kind, plan.endpoint.protocol, plan.duration_seconds) == ("tensors", "http", None)
+    assert len(Workload(plan).planned_requests()) == 7

@@ -21,7 +21,7 @@ from tests.loadtests.mock_process import mock_endpoint
 from tests.loadtests.test_locust import FAST, write_plan
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
-from tritonctl.server.ports import held_ports
+from tritonctl.runtimes.ports import reserved_ports
 
 pytestmark = pytest.mark.server
 
@@ -40,7 +40,7 @@ def distributed(python: Path, plan: Path, folder: Path) -> Iterator[tuple[Proces
     """A headless master, and two workers that it waits for."""
     with ExitStack() as stack:
         start = stack.enter_context
-        (number,) = start(held_ports("127.0.0.1", {"master": 0}))
+        (number,) = start(reserved_ports("127.0.0.1", {"master": 0}))
         port = str(number)
         master = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
         master += ["--headless", "--only-summary", "--expect-workers", "2"]
@@ -136,7 +136,7 @@ def test_the_web_ui_without_a_plan(python: Path, tmp_path: Path) -> None:
     """Started from a form; statistics with TTFT and ITL of their own; SIGTERM ends it cleanly."""
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\n", encoding="utf-8")
-    with mock_endpoint(*FAST) as url, held_ports("127.0.0.1", {"web": 0}) as (port,):
+    with mock_endpoint(*FAST) as url, reserved_ports("127.0.0.1", {"web": 0}) as (port,):
         page = f"http://127.0.0.1:{port}"
         arguments = ["--host", url, "--model", "mock", "--prompts", str(prompts), "--rate", "20"]
         arguments += ["--web-host", "127.0.0.1", "--web-port", str(port)]

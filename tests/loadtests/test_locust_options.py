@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from loadlib.locust_options import default_users, plan_content, share_of
-from loadlib.refusal import Refusal
+from loadlib.refusal import RunRefusedError
 
 CLOSED = {"process": "closed", "concurrency": 5}
 
@@ -69,7 +69,7 @@ def test_the_host_replaces_the_endpoint_of_the_plan(written: str) -> None:
 @pytest.mark.parametrize("share", ["2/2", "x/2", "1", "1/"])
 def test_refused_shares(share: str) -> None:
     """Only K of N, from 0."""
-    with pytest.raises(Refusal, match="is not K/N"):
+    with pytest.raises(RunRefusedError, match="is not K/N"):
         share_of(options(share=share))
 
 
@@ -77,5 +77,5 @@ def test_refused_shares(share: str) -> None:
 def test_refused_without_a_plan(missing: str) -> None:
     """Each of the three is needed."""
     given = {"host": "127.0.0.1:1", "model": "text", "prompts": "p.txt", missing: ""}
-    with pytest.raises(Refusal, match=f"--plan, or --{missing}"):
+    with pytest.raises(RunRefusedError, match=f"--plan, or --{missing}"):
         plan_content(options(**given), None)

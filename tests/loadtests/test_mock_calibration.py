@@ -18,7 +18,7 @@ import pytest
 
 from tests.loadtests.locust_process import read_json_lines
 from tests.loadtests.mock_process import mock_endpoint, read_truth
-from tritonctl.cli.console.voice import Console
+from tritonctl.cli.console.output import Console
 from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
 from tritonctl.protocol.client import TritonClient
 
@@ -98,9 +98,10 @@ def test_the_mock_as_a_command(tmp_path: Path) -> None:
     """`tritonctl loadtest mock` takes every option of the program and ends well."""
     truth = tmp_path / "truth.jsonl"
     options = {
-        "--ttft": "exponential:2", "--itl": "1", "--tokens": "3", "--latency": "1", "--model": "a",
-        "--tokens-per-response": "1", "--stall": "50:1", "--servers": "4", "--queue-size": "9",
-        "--batch": "1:1:4", "--error-share": "0", "--tensor-model": "b", "--seed": "2",
+        "--ttft": "exponential:2", "--itl": "1", "--tokens": "3", "--latency": "1",
+        "--text-model": "a", "--tokens-per-response": "1", "--stall": "50:1", "--servers": "4",
+        "--queue-size": "9", "--batch": "1:1:4", "--error-share": "0", "--tensor-model": "b",
+        "--seed": "2",
         "--port": "0", "--truth": str(truth),
     }  # fmt: skip
     given = [part for pair in options.items() for part in pair]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from loadlib.mock_behaviour import Batching, Behaviour, Stall
-from loadlib.mock_distributions import Distribution
+from loadlib.mock_distributions import MockDistribution
 
 DRAWS = 20_000
 # Kolmogorov and Smirnov's limit that a right sample exceeds with probability 0.001.
@@ -19,7 +19,7 @@ KS_LIMIT = 1.95 / math.sqrt(DRAWS)
 
 def draws(text: str) -> list[float]:
     """Sorted values of a seeded generator."""
-    distribution = Distribution.parse(text)
+    distribution = MockDistribution.parse(text)
     generator = random.Random(7)  # noqa: S311
     return sorted(distribution.draw(generator) for _ in range(DRAWS))
 
@@ -29,7 +29,7 @@ def behaviour(**fields: object) -> Behaviour:
     texts = {"ttft": "20", "itl": "5", "tokens": "16", "latency": "10"}
     given = {name: value for name, value in fields.items() if not isinstance(value, str)}
     texts |= {name: value for name, value in fields.items() if isinstance(value, str)}
-    parsed = {name: Distribution.parse(text) for name, text in texts.items()}
+    parsed = {name: MockDistribution.parse(text) for name, text in texts.items()}
     return Behaviour(**parsed, **given)  # type: ignore[arg-type]
 
 
@@ -76,7 +76,7 @@ def test_bimodal() -> None:
 def test_what_is_no_distribution_is_refused(text: str, message: str) -> None:
     """With what was expected instead."""
     with pytest.raises(ValueError, match=message):
-        Distribution.parse(text)
+        MockDistribution.parse(text)
 
 
 @pytest.mark.parametrize("text", ["5", "5:x", "-1:2", "1:-2"])
@@ -96,16 +96,19 @@ def test_what_is_no_batching_is_refused(text: str) -> None:
 def test_a_request_s_draws_depend_on_seed_and_number_alone() -> None:
     """In whatever order they are asked for."""
     one, other = (behaviour(ttft="exponential:20", itl="exponential:5", seed=3) for _ in "ab")
-    forwards = [one.draw_stream(i, None, whole=False) for i in range(50)]
-    backwards = [other.draw_stream(i, None, whole=False) for i in reversed(range(50))]
+    forwards = [one.draw_stream(i, None, all_at_once=False) for i in range(50)]
+    backwards = [other.draw_stream(i, None, all_at_once=False) for i in reversed(range(50))]
     assert forwards == backwards[::-1]
-    assert behaviour(ttft="exponential:20", seed=4).draw_stream(0, None, whole=False) != forwards[0]
+    assert (
+        behaviour(ttft="exponential:20", seed=4).draw_stream(0, None, all_at_once=False)
+        != forwards[0]
+    )
 
 
 def test_draws_of_neighbouring_requests_are_independent() -> None:
     """Each request has its own seed; together they still follow the distribution."""
     made = behaviour(ttft="exponential:20", seed=1)
-    values = [made.draw_stream(i, 1, whole=False).seconds for i in range(DRAWS)]
+    values = [made.draw_stream(i, 1, all_at_once=False).seconds for i in range(DRAWS)]
     ordered = sorted(values)
     distance = max(abs(1 - math.exp(-x / 0.020) - (i + 0.5) / DRAWS) for i, x in enumerate(ordered))
     assert distance < KS_LIMIT
@@ -115,9 +118,9 @@ def test_draws_of_neighbouring_requests_are_independent() -> None:
 def test_steps_of_a_stream() -> None:
     """The first after TTFT, the others an ITL apart; max_tokens cuts; whole: all at its end."""
     made = behaviour()
-    assert made.draw_stream(0, None, whole=False).steps == (0.020,) + (0.005,) * 15
-    assert made.draw_stream(0, 4, whole=False).tokens == (1, 1, 1, 1)
-    whole = made.draw_stream(0, 4, whole=True)
+    assert made.draw_stream(0, None, all_at_once=False).steps == (0.020,) + (0.005,) * 15
+    assert made.draw_stream(0, 4, all_at_once=False).tokens == (1, 1, 1, 1)
+    whole = made.draw_stream(0, 4, all_at_once=True)
     assert whole.tokens == (4,)
     assert whole.seconds == pytest.approx(0.035)
 
@@ -125,7 +128,7 @@ def test_steps_of_a_stream() -> None:
 def test_several_tokens_per_response() -> None:
     """Every token is in exactly one response."""
     made = behaviour(tokens="10", tokens_per_response="4")
-    assert made.draw_stream(0, None, whole=False).tokens == (4, 4, 2)
+    assert made.draw_stream(0, None, all_at_once=False).tokens == (4, 4, 2)
 
 
 def test_the_share_of_errors_leaves_the_latencies_as_they_are() -> None:

@@ -16,9 +16,9 @@ from typing import Any, cast
 import grpc
 import pytest
 from loadlib.mock_behaviour import Behaviour
-from loadlib.mock_distributions import Distribution
-from loadlib.mock_service import Endpoint
-from loadlib.mock_truth import Truth
+from loadlib.mock_distributions import MockDistribution
+from loadlib.mock_service import MockEndpoint
+from loadlib.mock_truth import TruthFile
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.loadtests.mock_process import PROGRAM, mock_endpoint, read_truth
@@ -114,14 +114,14 @@ def test_the_truth_follows_the_seeded_draws(tmp_path: Path) -> None:
     with mock_endpoint(*options, "--seed", "11", "--truth", truth) as url:
         ask_streams(url, 40)
         received = time.time_ns() // 1000
-    parse = Distribution.parse
+    parse = MockDistribution.parse
     behaviour = Behaviour(
         parse(texts["ttft"]), parse(texts["itl"]), parse(texts["tokens"]), parse("1"), seed=11
     )
     records = read_truth(truth)
     assert [record["i"] for record in records] == list(range(40))
     for record in records:
-        drawn = behaviour.draw_stream(record["i"], None, whole=False)
+        drawn = behaviour.draw_stream(record["i"], None, all_at_once=False)
         due = record["arrival"]
         assert record["n"] == list(drawn.tokens)
         for step, (planned, at) in enumerate(zip(record["due"], record["at"], strict=True)):
@@ -215,9 +215,9 @@ def test_a_client_that_has_its_last_response_goes(
         request.raw_input_contents.append(b"\1")
         yield request
 
-    one, three = Distribution.parse("1"), Distribution.parse("3")
-    truth = Truth(tmp_path / "truth.jsonl")
-    endpoint = Endpoint(("mock", "mock_tensors"), Behaviour(one, one, three, one), truth)
+    one, three = MockDistribution.parse("1"), MockDistribution.parse("3")
+    truth = TruthFile(tmp_path / "truth.jsonl")
+    endpoint = MockEndpoint(("mock", "mock_tensors"), Behaviour(one, one, three, one), truth)
     asyncio.run(endpoint._stream(ask(), SimpleNamespace(write=write)))
     truth.close()
     [record] = read_truth(tmp_path / "truth.jsonl")

@@ -9,7 +9,7 @@ import random
 
 import pytest
 from loadlib.mock_behaviour import Batching, Stall
-from loadlib.mock_servers import Place, QueueFullError, Servers, Stalls
+from loadlib.mock_servers import MockQueueFullError, MockServers, MockStalls, QueueSlot
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ from loadlib.mock_servers import Place, QueueFullError, Servers, Stalls
 )
 def test_work_stands_still_during_a_stall(start: float, work: float, end: float) -> None:
     """Two stalls, 105 to 107 and 111 to 121."""
-    stalls = Stalls([Stall(11, 10), Stall(5, 2)])
-    stalls.begin(100.0)
-    stalls.begin(103.0)  # only the first request counts
-    assert stalls.end_of(start, work) == pytest.approx(end)
+    stalls = MockStalls([Stall(11, 10), Stall(5, 2)])
+    stalls.set_origin(100.0)
+    stalls.set_origin(103.0)  # only the first request counts
+    assert stalls.end_time(start, work) == pytest.approx(end)
 
 
 async def settle() -> None:
@@ -51,9 +51,11 @@ async def starts_by_servers(
     arrivals: list[float], services: list[float], count: int
 ) -> list[float]:
     """The same of `Servers`, events told in order of their times."""
-    servers = Servers(count)
+    servers = MockServers(count)
     starts: dict[int, float] = {}
-    events: list[tuple[float, int, Place | None]] = [(a, i, None) for i, a in enumerate(arrivals)]
+    events: list[tuple[float, int, QueueSlot | None]] = [
+        (a, i, None) for i, a in enumerate(arrivals)
+    ]
     heapq.heapify(events)
     tasks = {}
     while events:
@@ -88,7 +90,7 @@ def test_without_a_number_of_servers_nothing_waits() -> None:
     """Each begins when it comes."""
 
     async def run() -> list[float]:
-        servers = Servers(None)
+        servers = MockServers(None)
         return [(await servers.enter(at)).start for at in (1.0, 1.0, 2.0)]
 
     assert asyncio.run(run()) == [1.0, 1.0, 2.0]
@@ -98,7 +100,7 @@ def test_a_batch_takes_what_waits_up_to_its_limit() -> None:
     """The first alone, then as many as fit; the server is free when the whole batch has left."""
 
     async def run() -> list[tuple[float, int]]:
-        servers = Servers(1, batching=Batching(10, 1, 3))
+        servers = MockServers(1, batching=Batching(10, 1, 3))
         tasks = [asyncio.create_task(servers.enter(float(i), True)) for i in range(6)]
         await settle()
         seen = []
@@ -118,11 +120,11 @@ def test_a_full_queue_refuses_and_a_cancelled_request_makes_room() -> None:
     """One at work, one waiting, one refused; the waiting one gives up, the next may wait."""
 
     async def run() -> float:
-        servers = Servers(1, waiting_most=1)
+        servers = MockServers(1, max_waiting=1)
         working = await servers.enter(0.0)
         waiting = asyncio.create_task(servers.enter(1.0))
         await settle()
-        with pytest.raises(QueueFullError):
+        with pytest.raises(MockQueueFullError):
             await servers.enter(2.0)
         waiting.cancel()
         last = asyncio.create_task(servers.enter(3.0))  # before the cancelled task has run

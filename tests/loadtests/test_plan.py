@@ -10,9 +10,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from loadlib.distributions import parse
+from loadlib.distributions import parse_distribution
 from loadlib.plan import parse_plan
-from loadlib.refusal import Refusal
+from loadlib.refusal import RunRefusedError
+from loadlib.tls import create_channel
 from loadlib.workload import Workload
 
 from tests.loadtests.conftest import Generate
@@ -34,20 +35,20 @@ def changed(plan: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     [
         ("schema", "tritonctl/loadplan/v0", "plan.schema: unknown", '"tritonctl/loadplan/v1"'),
         ("durations", 3, "plan.durations: unknown field", '"duration_seconds"'),
-        ("duration_seconds", 3, "plan.count: duration_seconds and count", "set one"),
+        ("duration_seconds", 3, "plan.count: duration_seconds and count", "drop one"),
         ("count", None, "plan: it never ends", "set duration_seconds or count"),
         ("count", 2.5, "plan.count: 2.5 is not a whole number", ""),
         ("model", None, "plan.model: missing", "add model"),
         ("kind", "txt", "plan.kind: unknown: 'txt'", '"text"'),
         ("endpoint.url", "localhost", "endpoint.url: 'localhost' is not HOST:PORT", "127.0.0.1"),
         ("endpoint.tls", {"crt": "x"}, "endpoint.tls.crt: unknown field", "certificate"),
-        ("endpoint.tls", {"certificate": "x"}, "endpoint.tls: certificate and key", "name both"),
+        ("endpoint.tls", {"certificate": "x"}, "endpoint.tls: certificate and key", "set both"),
         ("endpoint.protocol", "grcp", "endpoint.protocol: unknown", '"grpc"'),
         ("timeout_seconds", 0, "plan.timeout_seconds: 0 is out of range", "more than 0"),
         ("arrivals.process", "poison", "arrivals.process: unknown: 'poison'", '"poisson"'),
         ("arrivals.rate", 0, "arrivals.rate: 0 is out of range", "more than 0"),
         ("arrivals.cv", 2, "arrivals.cv: unknown field", "known: process, rate"),
-        ("arrivals", {"process": "ramp", "from": 1, "to": 2}, "a ramp goes over", "duration"),
+        ("arrivals", {"process": "ramp", "from": 1, "to": 2}, "a ramp needs a", "duration"),
         (
             "arrivals",
             {"process": "steps", "steps": [{"rate": 1}]},
@@ -80,12 +81,12 @@ def changed(plan: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
             "classes[0].cancel.share: 2 is out of range",
             "at most 1",
         ),
-        ("kind", "tensors", "classes[0].max_tokens: only for kind text", "leave"),
+        ("kind", "tensors", "classes[0].max_tokens: only for kind text", "drop"),
     ],
 )
 def test_refused(plan: dict[str, Any], path: str, value: Any, problem: str, remedy: str) -> None:
     """The field by its path, and the nearest valid one."""
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RunRefusedError) as caught:
         parse_plan(changed(plan, path, value))
     assert problem in caught.value.problem
     assert remedy in caught.value.remedy
@@ -121,24 +122,29 @@ def test_traces(
         del plan["classes"][0]["max_tokens"]
     plan["classes"][0] |= changes
     if told is None:
-        assert Workload(parse_plan(plan)).planned()[0].turns[0].prompt.text == "a"
+        assert Workload(parse_plan(plan)).planned_requests()[0].turns[0].prompt.text == "a"
         return
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RunRefusedError) as caught:
         parse_plan(plan)
     assert told in caught.value.problem
 
 
-def test_tls_is_for_grpc_and_names_files(plan: dict[str, Any], tmp_path: Path) -> None:
+def test_tls_is_for_grpc_and_names_files(
+    plan: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Paths only; a file that is not there is told when the connection is made."""
     files = {"ca": str(tmp_path / "ca.crt"), "server_name": "triton.example.com"}
-    tls = parse_plan(changed(plan, "endpoint.tls", files)).tls
+    tls = parse_plan(changed(plan, "endpoint.tls", files)).endpoint.tls
     assert tls is not None
     assert (tls.ca, tls.certificate, tls.key) == (tmp_path / "ca.crt", None, None)
-    assert tls.options([("a", 1)])[1:] == [("grpc.ssl_target_name_override", "triton.example.com")]
-    with pytest.raises(Refusal, match=r"ca\.crt cannot be read"):
-        tls.credentials()
+    with pytest.raises(RunRefusedError, match=r"ca\.crt cannot be read"):
+        create_channel("10.0.0.1:8001", tls, ())
+    (tmp_path / "ca.crt").write_text("PEM", encoding="utf-8")
+    monkeypatch.setattr("grpc.aio.secure_channel", lambda *_, options: options)
+    options: Any = create_channel("10.0.0.1:8001", tls, [("a", 1)])
+    assert options == [("a", 1), ("grpc.ssl_target_name_override", "triton.example.com")]
     http = changed(plan, "endpoint.protocol", "http")
-    with pytest.raises(Refusal, match=r"endpoint\.tls: Triton has TLS on gRPC only"):
+    with pytest.raises(RunRefusedError, match=r"endpoint\.tls: Triton supports TLS on gRPC only"):
         parse_plan(changed(http, "endpoint.tls", files))
 
 
@@ -146,7 +152,7 @@ def test_no_priority_over_generate(plan: dict[str, Any]) -> None:
     """Triton takes it there and does nothing with it."""
     plan["classes"][0]["priority"] = 1
     assert parse_plan(plan).classes[0].priority == 1
-    with pytest.raises(Refusal, match="generate endpoints know no priority"):
+    with pytest.raises(RunRefusedError, match="generate endpoints ignore priorities"):
         parse_plan(changed(plan, "endpoint.protocol", "http"))
 
 
@@ -166,7 +172,7 @@ def test_bad_prompts(
     """File and line."""
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RunRefusedError) as caught:
         Workload(parse_plan(changed(plan, "classes.0.prompts", str(path))))
     assert f"{path}{told}" in caught.value.problem
 
@@ -187,7 +193,7 @@ def test_bad_tensors(
     path = tmp_path / "inputs.jsonl"
     path.write_text(json.dumps({"inputs": {"X": tensor}}) + "\n", encoding="utf-8")
     plan |= {"kind": "tensors", "classes": [{"name": "x", "prompts": str(path)}]}
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RunRefusedError) as caught:
         Workload(parse_plan(plan))
     assert f"{path}:1: inputs.X" in caught.value.problem
     assert told in caught.value.problem
@@ -213,7 +219,7 @@ def test_the_generator_refuses(generate: Generate, plan: dict[str, Any]) -> None
 )
 def test_distributions(content: Any, mean: float, lowest: int, highest: int) -> None:
     """Mean and range of what is drawn; ends of a range as often as the rest."""
-    distribution, random = parse(content, "here"), Random(1)  # noqa: S311
+    distribution, random = parse_distribution(content, "here"), Random(1)  # noqa: S311
     drawn = [distribution.draw_whole(random) for _ in range(20_000)]
     assert sum(drawn) / len(drawn) == pytest.approx(mean, rel=0.05)
     assert lowest <= min(drawn) <= max(drawn) <= highest
@@ -225,8 +231,8 @@ def test_a_file_of_numbers(tmp_path: Path) -> None:
     """One of them each time; what is none is told with its line."""
     path = tmp_path / "lengths.txt"
     path.write_text("3\n\n8\n", encoding="utf-8")
-    distribution, random = parse({"file": str(path)}, "here"), Random(1)  # noqa: S311
+    distribution, random = parse_distribution({"file": path}, "here"), Random(1)  # noqa: S311
     assert {distribution.draw(random) for _ in range(50)} == {3.0, 8.0}
     path.write_text("3\nmany\n", encoding="utf-8")
-    with pytest.raises(Refusal, match=r"lengths\.txt:2: 'many' is not a number"):
-        parse({"file": str(path)}, "here")
+    with pytest.raises(RunRefusedError, match=r"lengths\.txt:2: 'many' is not a number"):
+        parse_distribution({"file": path}, "here")

@@ -16,7 +16,7 @@ from tests.conftest import EXAMPLE
 from tests.loadtests.conftest import Ran, command, ran
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 PROTOCOLS = ("grpc", "http")
@@ -57,7 +57,10 @@ def test_text(python: Path, speller_server: Server, tmp_path: Path, protocol: st
         speller(parameters={"temperature": 0}),
         speller(name="whole", stream=False),
         speller(name="chat", turns=3, max_tokens=8),
-        speller(name="cut", cancel={"after_tokens": 2}),
+        # Longer than the server gathers tokens for one response.
+        speller(
+            name="cut", cancel={"after_tokens": 2}, max_tokens=200, parameters={"min_tokens": 200}
+        ),
     ]
     run = load(python, speller_server, tmp_path, protocol, classes=classes, count=40)
     assert (run.code, run.last["reason"], run.stderr) == (0, "complete", "")

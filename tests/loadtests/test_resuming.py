@@ -12,15 +12,15 @@ from loadlib import grpc_wire
 from loadlib.clock import Clock
 from loadlib.failures import WireError
 from loadlib.grpc_transport import GrpcTransport
-from loadlib.listener import Listener
+from loadlib.listener import ResponseListener
 from loadlib.plan import parse_plan
 from loadlib.progress import Meter
 from loadlib.records import Recorder
-from loadlib.refusal import Refusal
+from loadlib.refusal import RunRefusedError
 from loadlib.signature import Signature
-from loadlib.workload import Workload
+from loadlib.workload import Workload, user_of
 
-from tests.unit.test_resuming import PROMPT_TOKENS, WORDS, Replica, serving, vanish
+from tests.unit.protocol.test_resuming import PROMPT_TOKENS, WORDS, Replica, serving, vanish
 
 SIGNATURE = Signature(
     {"text_input": ("BYTES", 2), "max_tokens": ("INT32", 2), "stream": ("BOOL", 2)},
@@ -45,14 +45,14 @@ def answered(plan: dict[str, Any], replica: Replica) -> tuple[dict[str, Any], st
     async def run(url: str) -> tuple[dict[str, Any], str]:
         parsed = parse_plan(plan | {"endpoint": {"protocol": "grpc", "url": url}})
         transport = GrpcTransport(parsed)
-        transport._bodies = grpc_wire.Bodies(parsed, SIGNATURE)
-        request = Workload(parsed).planned()[0]
+        transport._bodies = grpc_wire.GrpcBodies(parsed, SIGNATURE)
+        request = Workload(parsed).planned_requests()[0]
         kept, clock = Kept(), Clock(0)
         recorder = Recorder(kept, Meter(0, None), worker=0, text=True)
-        flight = recorder.sent(request, 0, 0, 0)
+        flight = recorder.record_sent(request, 0, 0, 0)
         if parsed.users is not None:
-            flight.user = parsed.users.of(parsed.seed, request.index)
-        listener = Listener(flight, request.turns[0], recorder, clock, keeps_text=True)
+            flight.user = user_of(parsed.users, parsed.seed, request.index)
+        listener = ResponseListener(flight, request.turns[0], recorder, clock, keeps_text=True)
         body = transport.body(request.request_class, request.turns[0], None)
         try:
             text = await transport.exchange(body, listener)
@@ -98,8 +98,8 @@ def test_each_request_is_one_user_s(plan: dict[str, Any]) -> None:
     assert seen[0]["x-user-id"] == record["user"]
     users = parse_plan(asked).users
     assert users is not None
-    drawn = [users.of(1, index) for index in range(2000)]
-    assert drawn == [users.of(1, index) for index in range(2000)]
+    drawn = [user_of(users, 1, index) for index in range(2000)]
+    assert drawn == [user_of(users, 1, index) for index in range(2000)]
     assert len(set(drawn)) == 50
     assert "user" not in answered(plan, Replica())[0]
 
@@ -110,6 +110,6 @@ def test_tensors_are_not_continued(plan: dict[str, Any]) -> None:
         changed = plan | change | {"resumes": 1}
         if change.get("kind"):
             del changed["classes"][0]["max_tokens"]
-        with pytest.raises(Refusal, match="resumes"):
+        with pytest.raises(RunRefusedError, match="resumes"):
             parse_plan(changed)
         changed["classes"][0]["max_tokens"] = 4

@@ -14,8 +14,9 @@ import pytest
 from loadlib import grpc_wire, http_wire
 from loadlib.failures import WireError, grpc_failure, rpc_failure, triton_failure
 from loadlib.grpc_transport import GrpcTransport
-from loadlib.plan import Plan, parse_plan
-from loadlib.refusal import Refusal
+from loadlib.plan import parse_plan
+from loadlib.plan_types import GeneratorPlan
+from loadlib.refusal import RunRefusedError
 from loadlib.signature import Signature, check_inputs
 from loadlib.workload import Workload
 from tritonclient.grpc import service_pb2
@@ -34,10 +35,10 @@ SIGNATURE = Signature(
 )
 
 
-def first_body(wire: Any, plan: Plan, signature: Signature = SIGNATURE) -> bytes:
+def first_body(bodies: Any, plan: GeneratorPlan, signature: Signature = SIGNATURE) -> bytes:
     """The first request of a plan."""
-    request = Workload(plan).planned()[0]
-    body = wire.Bodies(plan, signature).body(request.request_class, request.turns[0])
+    request = Workload(plan).planned_requests()[0]
+    body = bodies(plan, signature).body(request.request_class, request.turns[0])
     assert isinstance(body, bytes)
     return body
 
@@ -57,7 +58,9 @@ def test_text_request(plan: dict[str, Any]) -> None:
         "priority": 2,
         "parameters": {"temperature": 0, "random_seed": 2**40, "stop_words": ["x", "yz"]},
     }
-    request = service_pb2.ModelInferRequest.FromString(first_body(grpc_wire, parse_plan(plan)))
+    request = service_pb2.ModelInferRequest.FromString(
+        first_body(grpc_wire.GrpcBodies, parse_plan(plan))
+    )
     assert request.model_name == "text"
     assert request.parameters["priority"].uint64_param == 2
     assert request.parameters["triton_enable_empty_final_response"].bool_param
@@ -75,7 +78,7 @@ def test_text_request(plan: dict[str, Any]) -> None:
 def test_a_model_without_batches(plan: dict[str, Any]) -> None:
     """Its tensors have one dimension."""
     flat = Signature({"text_input": ("BYTES", 1), "max_tokens": ("INT64", 1)}, ("text_output",))
-    body = first_body(grpc_wire, parse_plan(plan), flat)
+    body = first_body(grpc_wire.GrpcBodies, parse_plan(plan), flat)
     found = tensors(service_pb2.ModelInferRequest.FromString(body))
     assert found["max_tokens"] == ("INT64", [1], struct.pack("<q", 4))
     assert set(found) == {"text_input", "max_tokens"}
@@ -95,7 +98,7 @@ def tensor_plan(plan: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 def test_tensor_request(tensor_plan: dict[str, Any]) -> None:
     """Row by row, little-endian; texts with their length in bytes."""
-    body = first_body(grpc_wire, parse_plan(tensor_plan))
+    body = first_body(grpc_wire.GrpcBodies, parse_plan(tensor_plan))
     assert tensors(service_pb2.ModelInferRequest.FromString(body)) == {
         "X": ("FP32", [2, 2], struct.pack("<4f", 1, 2, 3, 4.5)),
         "S": ("BYTES", [1, 1], b"\2\0\0\0\xc3\xa9"),
@@ -131,7 +134,7 @@ def test_rows_of_texts(
     (tmp_path / name).write_text(line + "\n", encoding="utf-8")
     (tmp_path / "cat.png").write_bytes(b"\0\1\xff")
     asked = {"kind": "tensors", "classes": [{"name": "x", "prompts": str(tmp_path / name)}]}
-    body = first_body(grpc_wire, parse_plan(plan | asked))
+    body = first_body(grpc_wire.GrpcBodies, parse_plan(plan | asked))
     assert tensors(service_pb2.ModelInferRequest.FromString(body)) == {
         tensor: (
             "BYTES",
@@ -156,7 +159,7 @@ def test_rows_that_are_none(plan: dict[str, Any], tmp_path: Path, line: str, tol
     path = tmp_path / "a.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     asked = {"kind": "tensors", "classes": [{"name": "x", "prompts": str(path)}]}
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RunRefusedError) as caught:
         Workload(parse_plan(plan | asked))
     assert told in caught.value.problem
     assert str(path) in caught.value.problem
@@ -165,7 +168,9 @@ def test_rows_that_are_none(plan: dict[str, Any], tmp_path: Path, line: str, tol
 def test_a_stream_of_a_model_that_answers_once(plan: dict[str, Any]) -> None:
     """An embedding takes text_input as well, and has no text to stream."""
     signature = Signature({"text_input": ("BYTES", 2)}, ("embedding", "truncated"))
-    with pytest.raises(Refusal, match=r"text, but text answers embedding, truncated") as caught:
+    with pytest.raises(
+        RunRefusedError, match=r"text, but text answers embedding, truncated"
+    ) as caught:
         check_inputs(parse_plan(plan), signature)
     assert "set kind to tensors" in caught.value.remedy
 
@@ -175,7 +180,7 @@ def test_http_requests(plan: dict[str, Any], tensor_plan: dict[str, Any]) -> Non
     plan["endpoint"]["protocol"] = tensor_plan["endpoint"]["protocol"] = "http"
     plan["classes"][0] |= {"order": "sequential", "parameters": {"temperature": 0.5}}
     text = parse_plan(plan)
-    assert json.loads(first_body(http_wire, text)) == {
+    assert json.loads(first_body(http_wire.HttpBodies, text)) == {
         "text_input": "one two three",
         "max_tokens": 4,
         "stream": True,
@@ -186,14 +191,16 @@ def test_http_requests(plan: dict[str, Any], tensor_plan: dict[str, Any]) -> Non
     whole = parse_plan(plan)
     assert http_wire.path(whole, whole.classes[0]) == "/v2/models/text/generate"
     unary = parse_plan(tensor_plan)
-    assert [one["name"] for one in json.loads(first_body(http_wire, unary))["inputs"]] == ["X", "S"]
+    assert [
+        one["name"] for one in json.loads(first_body(http_wire.HttpBodies, unary))["inputs"]
+    ] == ["X", "S"]
     assert http_wire.path(unary, unary.classes[0]) == "/v2/models/text/infer"
 
 
 def test_unknown_parameter(plan: dict[str, Any]) -> None:
     """Told before anything is sent, with the nearest input of the model."""
     plan["classes"][0]["parameters"] = {"temprature": 0}
-    with pytest.raises(Refusal, match=r"classes\[0\]\.parameters\.temprature") as caught:
+    with pytest.raises(RunRefusedError, match=r"classes\[0\]\.parameters\.temprature") as caught:
         check_inputs(parse_plan(plan), SIGNATURE)
     assert '"temperature"' in caught.value.remedy
 
@@ -201,7 +208,9 @@ def test_unknown_parameter(plan: dict[str, Any]) -> None:
 def test_text_for_a_model_of_tensors(plan: dict[str, Any]) -> None:
     """What it takes, and how to send that."""
     signature = Signature({"X": ("FP32", 2), "S": ("BYTES", 2)}, ("Y",))
-    with pytest.raises(Refusal, match=r"kind: text, but text takes tensors: S, X") as caught:
+    with pytest.raises(
+        RunRefusedError, match=r"kind: text, but text takes tensors: S, X"
+    ) as caught:
         check_inputs(parse_plan(plan), signature)
     assert "set kind to tensors" in caught.value.remedy
     assert caught.value.exit_code == 2
@@ -213,7 +222,7 @@ def test_tensors_that_the_model_does_not_take(tensor_plan: dict[str, Any]) -> No
     tensors = Workload(plan).tensors
     assert tensors == ["S", "X"]
     check_inputs(plan, Signature({"X": ("FP32", 2), "S": ("BYTES", 2)}, ("Y",)), tensors)
-    with pytest.raises(Refusal, match=r"inputs\.X: not an input of text"):
+    with pytest.raises(RunRefusedError, match=r"inputs\.X: not an input of text"):
         check_inputs(plan, SIGNATURE, ["X"])
 
 
@@ -244,6 +253,7 @@ def test_counted_tokens() -> None:
     assert (new, reader.final) == ([1, 3, 0], False)
     assert reader.feed(streamed({}, final=True)) == 0
     assert (reader.final, reader.text, reader.input_tokens) == (True, "abé", 9)
+    assert not reader.uncounted
 
 
 def test_uncounted_tokens() -> None:
@@ -251,6 +261,10 @@ def test_uncounted_tokens() -> None:
     reader = grpc_wire.StreamReader()
     new = [reader.feed(streamed({"text_output": text_of(text)})) for text in ("a", "", "bc")]
     assert (new, reader.output_tokens, reader.input_tokens) == ([1, 0, 1], 2, None)
+    assert reader.uncounted
+    events = http_wire.EventReader()
+    assert events.feed(b'data: {"text_output":"a"}\ndata: {"text_output":""}\n') == [1, 0]
+    assert events.uncounted
 
 
 def test_an_error_in_a_stream() -> None:
@@ -293,7 +307,11 @@ def test_a_refused_stream_is_ended_by_the_server(plan: dict[str, Any]) -> None:
         transport = GrpcTransport(parse_plan(plan))
         call = Refusing()
         with pytest.raises(WireError):
-            await transport._stream(call, Listener(), grpc_wire.StreamReader())  # type: ignore[arg-type]
+            await transport._read_stream_text(
+                call,
+                Listener(),  # type: ignore[arg-type]
+                grpc_wire.StreamReader(),
+            )
         await transport.close()
         return call.events
 
@@ -339,14 +357,15 @@ def test_events_in_pieces() -> None:
         pieces = [content[at : at + size] for at in range(0, len(content), size)]
         assert [tokens for piece in pieces for tokens in reader.feed(piece)] == [1, 3]
         assert (reader.text, reader.input_tokens) == ("éb", 5)
+        assert not reader.uncounted
 
 
 def test_http_errors() -> None:
     """Triton's JSON, an error event, or whatever a proxy says."""
-    assert http_wire.refusal(200, b"") is None
-    assert http_wire.refusal(404, b'{"error":"no model"}') == ("NOT_FOUND", "no model")
-    assert http_wire.refusal(400, b'data: {"error":"bad"}\n\n') == ("INVALID_ARGUMENT", "bad")
-    assert http_wire.refusal(502, b"<html>") == ("HTTP 502", "<html>")
+    assert http_wire.http_failure(200, b"") is None
+    assert http_wire.http_failure(404, b'{"error":"no model"}') == ("NOT_FOUND", "no model")
+    assert http_wire.http_failure(400, b'data: {"error":"bad"}\n\n') == ("INVALID_ARGUMENT", "bad")
+    assert http_wire.http_failure(502, b"<html>") == ("HTTP 502", "<html>")
     with pytest.raises(WireError, match="broke"):
         http_wire.EventReader().feed(b'data: {"error":"the model broke"}\n')
 

@@ -2,13 +2,33 @@
 """Makes `textlib` importable, as it is in Triton's stub; small tokenizers of four kinds."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests import sample_tokenizers
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "python_backends"))
+BACKENDS = Path(__file__).parents[2] / "python_backends"
+LIBRARIES = frozenset(folder.name for folder in BACKENDS.glob("*lib"))
+sys.path.insert(0, str(BACKENDS))
+
+
+@pytest.fixture
+def triton_utils(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A stand-in of `triton_python_backend_utils`, empty at first.
+
+    What is imported with it is forgotten afterwards: each test's modules know its own stand-in.
+    """
+    before = set(sys.modules)
+    assert "textlib.triton.edge" not in before, "an earlier test left it, with its own stand-in"
+    module = ModuleType("triton_python_backend_utils")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield module
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in LIBRARIES:
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

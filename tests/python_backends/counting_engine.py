@@ -9,13 +9,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from textlib.engine_contract import Progress
-from textlib.engine_metrics import KvCache
-from textlib.engine_worker import main
-from textlib.errors import ConfigurationError, RequestError
-from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest
-from textlib.token_chunk import FinishReason
+from textlib.engine.contract import StreamProgress
+from textlib.engine.worker import main
+from textlib.errors import ModelConfigurationError, RequestError
+from textlib.tokens.token_chunk import FinishReason
+from textlib.triton.engine_metrics import KvCache
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import GenerationRequest
 
 REFUSED, BREAKS, ENDS = 1, 2, 3
 STATUS = 7
@@ -29,7 +29,7 @@ class CountingEngine:
         if folder.name == "crash":
             os._exit(STATUS)
         if folder.name == "unloadable":
-            raise ConfigurationError(f"{folder}: not for {parameters.word('name')}")
+            raise ModelConfigurationError(f"{folder}: not for {parameters.text('name')}")
         self._live: dict[int, tuple[GenerationRequest, int]] = {}
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
@@ -38,11 +38,11 @@ class CountingEngine:
             raise RequestError(f"unlucky: {b' '.join(request.bad_words).decode()}")
         self._live[stream_id] = request, 0
 
-    def step(self) -> Sequence[Progress]:
+    def step(self) -> Sequence[StreamProgress]:
         """The next id of each."""
         return [self._advanced(stream_id) for stream_id in list(self._live)]
 
-    def _advanced(self, stream_id: int) -> Progress:
+    def _advanced(self, stream_id: int) -> StreamProgress:
         request, made = self._live[stream_id]
         first = int(request.token_ids[0])
         if first == ENDS:
@@ -55,7 +55,7 @@ class CountingEngine:
             del self._live[stream_id]
         finish = FinishReason.LENGTH if last else FinishReason.NONE
         log_probs = [-0.5] if request.sampling.log_probs else []
-        return Progress(stream_id, [first + made], finish, log_probs=log_probs)
+        return StreamProgress(stream_id, [first + made], finish, log_probs=log_probs)
 
     def cancel(self, stream_id: int) -> None:
         """Forget it."""

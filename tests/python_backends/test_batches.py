@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorlib.batches import Answer, Arrays, Asked, Padding, answered
-from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
+from tensorlib.batches import Answer, Arrays, GraphRequest, Padding, run_batch
+from tensorlib.run_queue import TRITON_DECIDES, QueuedRequest, RunQueue
 from textlib.errors import QueueFullError, RequestCancelledError
 
 pytestmark = pytest.mark.timed
@@ -21,20 +21,22 @@ MOST = 8
 PATIENCE = 10.0
 
 
-def asked(rows: int, length: int = 2, start: int = 0, outputs: tuple[str, ...] = ("y",)) -> Asked:
+def asked(
+    rows: int, length: int = 2, start: int = 0, outputs: tuple[str, ...] = ("y",)
+) -> GraphRequest:
     array = np.arange(start, start + rows * length, dtype=np.float32).reshape(rows, length)
-    return Asked({"x": array}, outputs)
+    return GraphRequest({"x": array}, outputs)
 
 
-class Client(Waiting):
+class Client(QueuedRequest):
     """Who sent a request, and what came back."""
 
-    def __init__(self, request: Asked, *, gone: bool = False) -> None:
+    def __init__(self, request: GraphRequest, *, gone: bool = False) -> None:
         self.answers: list[Answer] = []
         super().__init__(request, self.answers.append, lambda: gone)
 
 
-def clients(*requests: Asked) -> list[Client]:
+def clients(*requests: GraphRequest) -> list[Client]:
     return [Client(request) for request in requests]
 
 
@@ -80,8 +82,8 @@ def test_everyone_gets_the_rows_they_sent(
         requests = [
             asked(r, length, 1000 * number + 100 * n) for n, (r, length) in enumerate(sizes)
         ]
-        sent = [(client, client.asked) for client in clients(*requests)]
-        queue.handle([client for client, _ in sent])
+        sent = [(client, client.graph_request) for client in clients(*requests)]
+        queue.submit([client for client, _ in sent])
         everyone += sent
     queue.close()
     for client, request in everyone:
@@ -95,8 +97,8 @@ def test_what_triton_could_not_fill_is_answered_at_once() -> None:
     """In execute() itself, without a copy and without the thread."""
     graph = Doubling()
     [client] = clients(asked(5))
-    array = client.asked.arrays["x"]
-    RunQueue(graph, MOST, 16).handle([client])
+    array = client.graph_request.arrays["x"]
+    RunQueue(graph, MOST, 16).submit([client])
     assert len(client.answers) == 1
     assert graph.fed[0] is array
 
@@ -106,10 +108,10 @@ def test_a_full_batch_is_left_to_the_thread() -> None:
     graph = Doubling()
     queue = RunQueue(graph, MOST, 16)
     sent = clients(asked(5), asked(3))
-    arrays = [client.asked.arrays["x"] for client in sent]
-    queue.handle(sent)
+    arrays = [client.graph_request.arrays["x"] for client in sent]
+    queue.submit(sent)
     assert [client.answers for client in sent] == [[], []]
-    assert not any(c.asked.arrays["x"] is a for c, a in zip(sent, arrays, strict=True))
+    assert not any(c.graph_request.arrays["x"] is a for c, a in zip(sent, arrays, strict=True))
     queue.start()
     queue.close()
     assert [len(client.answers) for client in sent] == [1, 1]
@@ -120,13 +122,13 @@ def test_a_crowd_is_not_waited_for() -> None:
     """A request behind half of the queue learns at once whether the queue is full."""
     graph = Doubling()
     queue = RunQueue(graph, MOST, 16)
-    queue.handle(clients(asked(8)))
-    queue.handle(clients(*[asked(1)] * 8))
+    queue.submit(clients(asked(8)))
+    queue.submit(clients(*[asked(1)] * 8))
     [late] = clients(asked(1))
-    array = late.asked.arrays["x"]
-    queue.handle([late])
+    array = late.graph_request.arrays["x"]
+    queue.submit([late])
     assert (graph.runs, late.answers) == ([], [])
-    assert late.asked.arrays["x"] is not array
+    assert late.graph_request.arrays["x"] is not array
     queue.start()
     queue.close()
     assert graph.shapes == [(8, 2), (8, 2), (1, 2)]
@@ -137,10 +139,10 @@ def test_one_run_for_each_batch_of_triton_s() -> None:
     graph = Doubling()
     queue = RunQueue(graph, MOST, 16)
     sent = clients(asked(2, 2), asked(1, 3), asked(3, 2), asked(1, 3))
-    arrays = [client.asked.arrays["x"] for client in sent]
-    queue.handle(sent)
+    arrays = [client.graph_request.arrays["x"] for client in sent]
+    queue.submit(sent)
     assert [len(client.answers) for client in sent] == [1, 0, 1, 0]
-    left = [c.asked.arrays["x"] is not a for c, a in zip(sent, arrays, strict=True)]
+    left = [c.graph_request.arrays["x"] is not a for c, a in zip(sent, arrays, strict=True)]
     assert left == [False, True, False, True]
     queue.start()
     queue.close()
@@ -150,7 +152,7 @@ def test_one_run_for_each_batch_of_triton_s() -> None:
 def test_no_run_is_larger_than_the_engine() -> None:
     graph = Doubling()
     queue = RunQueue(graph, MOST, 16)
-    queue.handle(clients(asked(3), asked(4), asked(2), asked(8), asked(1)))
+    queue.submit(clients(asked(3), asked(4), asked(2), asked(8), asked(1)))
     queue.start()
     queue.close()
     assert graph.shapes == [(7, 2), (2, 2), (8, 2), (1, 2)]
@@ -158,8 +160,8 @@ def test_no_run_is_larger_than_the_engine() -> None:
 
 def test_other_types_are_other_shapes() -> None:
     graph = Doubling()
-    halves = Asked({"x": np.ones((1, 2), dtype=np.float16)}, ("y",))
-    RunQueue(graph, MOST, TRITON_DECIDES).handle(clients(asked(1), halves))
+    halves = GraphRequest({"x": np.ones((1, 2), dtype=np.float16)}, ("y",))
+    RunQueue(graph, MOST, TRITON_DECIDES).submit(clients(asked(1), halves))
     assert graph.shapes == [(1, 2), (1, 2)]
 
 
@@ -167,7 +169,7 @@ def test_where_triton_decides_nobody_waits_here() -> None:
     graph = Doubling()
     queue = RunQueue(graph, MOST, TRITON_DECIDES)
     sent = clients(asked(8), asked(1, 3), asked(2))
-    queue.handle(sent)
+    queue.submit(sent)
     assert [len(client.answers) for client in sent] == [1, 1, 1]
 
 
@@ -178,11 +180,11 @@ def test_one_more_than_may_wait_is_refused_at_once(bound: int, waiting: int) -> 
     graph.opened.clear()
     queue = RunQueue(graph, 1, bound)
     queue.start()
-    queue.handle(clients(asked(1)))
+    queue.submit(clients(asked(1)))
     assert graph.entered.wait(PATIENCE)
     sent = clients(*[asked(1)] * 40)
     for client in sent:
-        queue.handle([client])
+        queue.submit([client])
     refused = [client for client in sent if client.answers]
     assert refused == sent[waiting:]
     for client in refused:
@@ -198,7 +200,7 @@ def test_an_idle_engine_takes_a_run_and_as_many_as_may_wait() -> None:
     graph = Doubling()
     queue = RunQueue(graph, MOST, 2)
     sent = clients(*[asked(1)] * 12)
-    queue.handle(sent)
+    queue.submit(sent)
     assert [bool(client.answers) for client in sent] == [False] * 10 + [True] * 2
     queue.start()
     queue.close()
@@ -211,10 +213,10 @@ def test_who_has_gone_is_left_out() -> None:
     graph = Doubling()
     queue = RunQueue(graph, 2, 8, clock=lambda: now)
     old = [Client(asked(1), gone=True), Client(asked(1))]
-    queue.handle(old)
+    queue.submit(old)
     now = 1.0
     young = [Client(asked(1), gone=True), Client(asked(1))]
-    queue.handle(young)
+    queue.submit(young)
     queue.start()
     queue.close()
     assert isinstance(old[0].answers[0], RequestCancelledError)
@@ -231,25 +233,25 @@ def test_an_answer_that_cannot_be_sent_harms_nobody_else(bound: int) -> None:
     """Neither those of the same run nor those of the next one."""
     now = 0.0
     queue = RunQueue(Doubling(), 2, bound, clock=lambda: now)
-    broken = Waiting(asked(1), unreachable, unreachable)
+    broken = QueuedRequest(asked(1), unreachable, unreachable)
     [beside, later] = clients(asked(1), asked(2))
-    queue.handle([broken, beside])
+    queue.submit([broken, beside])
     now = 1.0
     queue.start()
-    queue.handle([later])
+    queue.submit([later])
     queue.close()
     assert [len(client.answers) for client in (beside, later)] == [1, 1]
 
 
 def test_only_outputs_that_somebody_wants_are_computed() -> None:
     graph = Doubling()
-    answers = answered([asked(1), asked(1, outputs=("total",))], graph, Padding())
+    answers = run_batch([asked(1), asked(1, outputs=("total",))], graph, Padding())
     assert [sorted(answer) for answer in answers if isinstance(answer, dict)] == [["y"], ["total"]]
     assert graph.runs == [((2, 2), ("y", "total"))]
 
 
 def test_a_bad_request_fails_alone() -> None:
-    answers = answered([asked(1), asked(1, start=50), asked(1)], Doubling(poison=50.0), Padding())
+    answers = run_batch([asked(1), asked(1, start=50), asked(1)], Doubling(poison=50.0), Padding())
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert str(answers[1]) == "poisoned"
 
@@ -258,15 +260,15 @@ def test_an_output_without_a_row_for_each_row_is_an_error() -> None:
     def one_row(arrays: Arrays, _: Sequence[str]) -> Sequence[Any]:
         return [np.zeros((1, 2))]
 
-    answers = answered([asked(2), asked(1)], one_row, Padding())
+    answers = run_batch([asked(2), asked(1)], one_row, Padding())
     assert str(answers[0]) == "output y has 1 rows for a batch of 2"
     assert isinstance(answers[1], dict)
 
 
-def text(rows: int, length: int, start: int = 1) -> Asked:
+def text(rows: int, length: int, start: int = 1) -> GraphRequest:
     """Ids and a mask; the graph below doubles ids and sums what the mask leaves."""
     ids = np.arange(start, start + rows * length).reshape(rows, length)
-    return Asked({"ids": ids, "mask": np.ones_like(ids)}, ("states", "sum"))
+    return GraphRequest({"ids": ids, "mask": np.ones_like(ids)}, ("states", "sum"))
 
 
 class Encoder:
@@ -295,8 +297,11 @@ def test_texts_of_any_length_get_their_own_answers(
 ) -> None:
     encoder = Encoder()
     queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(tokens))
-    sent = [(client, client.asked.arrays["ids"]) for client in clients(*[text(*s) for s in sizes])]
-    queue.handle([client for client, _ in sent])
+    sent = [
+        (client, client.graph_request.arrays["ids"])
+        for client in clients(*[text(*s) for s in sizes])
+    ]
+    queue.submit([client for client, _ in sent])
     for client, ids in sent:
         [answer] = client.answers
         assert isinstance(answer, dict)
@@ -323,14 +328,14 @@ def test_padding_is_cheaper_than_a_run_or_is_left(
     """The oldest goes first; a group of one length pays for all of its rows."""
     encoder = Encoder()
     queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(tokens))
-    queue.handle(clients(*[text(1, length) for length in lengths]))
+    queue.submit(clients(*[text(1, length) for length in lengths]))
     assert [ids.shape for ids in encoder.fed] == runs
 
 
 def test_rows_are_filled_up_on_the_right() -> None:
     encoder = Encoder()
     queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(10))
-    queue.handle(clients(text(1, 3, start=5), text(1, 1, start=3)))
+    queue.submit(clients(text(1, 3, start=5), text(1, 1, start=3)))
     assert encoder.fed[0].tolist() == [[5, 6, 7], [3, 99, 99]]
 
 
@@ -338,7 +343,7 @@ def test_a_request_of_two_lengths_is_left_to_the_graph() -> None:
     """It runs by itself, and its client reads what the graph says of it."""
     encoder = Encoder()
     queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(1000))
-    odd = Asked({"ids": np.ones((1, 3)), "mask": np.ones((1, 2))}, ("sum",))
+    odd = GraphRequest({"ids": np.ones((1, 3)), "mask": np.ones((1, 2))}, ("sum",))
     sent = clients(text(1, 3), odd, text(1, 2))
-    queue.handle(sent)
+    queue.submit(sent)
     assert [isinstance(client.answers[0], dict) for client in sent] == [True, False, True]

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textlib.chat_files import has_chat_template, special_tokens, template_source
-from textlib.chat_messages import MOST_BYTES, parse_messages
-from textlib.chat_renderer import ChatRenderer
-from textlib.errors import ConfigurationError, RequestError, TextPathError
-from textlib.prompt_encoder import PromptEncoder
+from textlib.chat.files import has_chat_template, special_tokens, template_source
+from textlib.chat.messages import MAX_BYTES, parse_messages
+from textlib.chat.renderer import ChatRenderer
+from textlib.errors import ModelConfigurationError, RequestError, TextPathError
+from textlib.tokens.prompt_encoder import PromptEncoder
 from tokenizers import Tokenizer, processors
 
 HERE = Path(__file__).parent
@@ -172,8 +172,9 @@ def test_ids_equal_those_of_transformers(
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
     )
     answers = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
-    with_tools = [{"messages": each, "tools": TOOLS} for each in WITH_TOOLS]
-    asked = [*CONVERSATIONS, *with_tools]
+    refusing = {"system_messages": "refuse"}  # as transformers
+    with_tools = [{"messages": each, "tools": TOOLS} | refusing for each in WITH_TOOLS]
+    asked = [*({"messages": each} | refusing for each in CONVERSATIONS), *with_tools]
     found = [ids for folder in folders.values() for ids in ids_of(start, folder, asked)]
     assert len(found) == len(answers) == len(folders) * len(asked)
     for case, ours, theirs in zip(cases, found, answers, strict=True):
@@ -237,7 +238,7 @@ def test_template_that_is_none(start: Start, make_folder: MakeFolder) -> None:
     answer = renderer.render(b'[{"role": "user", "content": "x"}]')
     assert "messages cannot be used: line 2 of the checkpoint's chat template" in str(answer)
     assert not has_chat_template(Path("/nowhere"))
-    with pytest.raises(ConfigurationError, match="no chat template called default"):
+    with pytest.raises(ModelConfigurationError, match="no chat template called default"):
         template_source(make_folder([{"name": "rag", "template": "x"}]))
 
 
@@ -271,7 +272,7 @@ def test_a_worker_that_gets_no_processor_time(start: Start, make_folder: MakeFol
     raw = json.dumps([user("x")]).encode()
     renderer._socket.settimeout(0.2)
     os.kill(renderer._worker.pid, signal.SIGSTOP)
-    assert "the chat template's process said nothing for" in str(renderer.render(raw))
+    assert "the chat template's process did not answer for" in str(renderer.render(raw))
     assert renderer.render(raw) == b"fine"
 
 
@@ -355,8 +356,8 @@ BAD = {
     b'{"messages": [], "tools": null}': "messages is empty",
     b'{"tool": []}': "messages has the key 'tool', expected",
     b'{"messages": [], "chat_template_kwargs": []}': "messages: chat_template_kwargs is an array",
-    b'{"messages": [], "chat_template_kwargs": {"tools": 1}}': "tools is not yours to set",
-    b'{"messages": [], "chat_template_kwargs": {"bos_token": 1}}': "bos_token is not yours to set",
+    b'{"messages": [], "chat_template_kwargs": {"tools": 1}}': "tools is reserved",
+    b'{"messages": [], "chat_template_kwargs": {"bos_token": 1}}': "bos_token is reserved",
     b'{"messages": [], "chat_template_kwargs": {"a-b": 1}}': "has 'a-b', expected a name",
     b'{"messages": [{"role": "user", "content": "x"}], "tools": []}': "messages: tools is an array",
     b'{"messages": [{"role": "user", "content": "x"}], "tools": [1]}': "messages: tools[0] is a nu",
@@ -378,7 +379,7 @@ BAD = {
     b'[{"role": "user", "content": "\\ud83d"}]': "messages[0].content has half a surrogate pair",
     b"[" * 100_000: "messages is nested too deeply",
     b"[" + b"1" * 10_000 + b"]": "messages is not valid JSON",
-    b"[" + b" " * MOST_BYTES + b"]": f"the limit is {MOST_BYTES}",
+    b"[" + b" " * MAX_BYTES + b"]": f"the limit is {MAX_BYTES}",
 }
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from countlib.counters import COUNTED_TIMES, Counter, counter_of
+from countlib.counters import COUNTED_MULTIPLE, TokenCounter, open_counter
 from tasklib.task_file import FILE, SCHEMA, TextSettings
-from textlib.errors import ConfigurationError
-from textlib.parameters import ModelParameters
-from textlib.prompts import Prompts
+from textlib.errors import ModelConfigurationError
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.prompts import RequestEncoder
 
 LIBRARY = Path(__file__).parents[2] / "python_backends"
 LONGEST = 16
@@ -38,18 +38,18 @@ def step(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def counter(step: Path) -> Iterator[Counter]:
+def counter(step: Path) -> Iterator[TokenCounter]:
     """Of that step."""
-    made = counter_of(step, LONGEST, "true")
+    made = open_counter(step, LONGEST, "true")
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("tensors", [{"text_input": ["a fox, 七千"]}, {"messages": [CHAT]}])
-def test_counts_are_the_step_s(step: Path, counter: Counter, tensors: dict[str, Any]) -> None:
+def test_counts_are_the_step_s(step: Path, counter: TokenCounter, tensors: dict[str, Any]) -> None:
     """As many ids as the step makes of the same tensors."""
     values = {"max_input_len": "512", "add_special_tokens": "true"}
-    served = Prompts(step / "tokenizer", ModelParameters("m", values))
+    served = RequestEncoder(step / "tokenizer", ModelParameters("m", values))
     arrays = {
         name: np.array([text.encode() for text in texts], dtype=object)
         for name, texts in tensors.items()
@@ -60,16 +60,16 @@ def test_counts_are_the_step_s(step: Path, counter: Counter, tensors: dict[str, 
     assert counter.count([tensors]) == [{"tokens": [len(row)]}]
 
 
-def test_a_prompt_that_is_too_long_is_counted_all_the_same(counter: Counter) -> None:
+def test_a_prompt_that_is_too_long_is_counted_all_the_same(counter: TokenCounter) -> None:
     """So that its refusal says how long it is, up to a bound; each request by itself."""
-    longer, far_longer = "fox " * LONGEST, "fox " * LONGEST * COUNTED_TIMES
+    longer, far_longer = "fox " * LONGEST, "fox " * LONGEST * COUNTED_MULTIPLE
     answers = counter.count([{"text_input": [text]} for text in (longer, far_longer, "fox")])
     assert answers[0]["tokens"][0] > LONGEST
-    assert answers[1] == {"more_than": LONGEST * COUNTED_TIMES}
+    assert answers[1] == {"more_than": LONGEST * COUNTED_MULTIPLE}
     assert answers[2]["tokens"][0] < LONGEST
 
 
-def test_what_the_step_refuses_is_refused_in_its_words(counter: Counter) -> None:
+def test_what_the_step_refuses_is_refused_in_its_words(counter: TokenCounter) -> None:
     """Among them a role that is no text, and no prompt at all."""
     empty, chat, none = counter.count([{"text_input": [""]}, {"messages": ["[{}]"]}, {}])
     assert "text_input is empty" in empty["error"]
@@ -88,7 +88,7 @@ def test_items_of_a_task_are_counted_as_the_model_reads_them(
     record = {"schema": SCHEMA, "task": "embedding", "text": text}
     record["embedding"] = {"dimension": 3, "normalized": True}
     (tmp_path / "task" / FILE).write_text(json.dumps(record), encoding="utf-8")
-    counter = counter_of(tmp_path, 1, "true")
+    counter = open_counter(tmp_path, 1, "true")
     long = "fox " * LONGEST
     both, refused = counter.count(
         [{"text_input": ["fox", long]}, {"text_input": [long], "truncate": [False]}]
@@ -100,8 +100,8 @@ def test_items_of_a_task_are_counted_as_the_model_reads_them(
 
 def test_a_folder_without_tokenizer_is_said(tmp_path: Path) -> None:
     """By name."""
-    with pytest.raises(ConfigurationError, match="has no tokenizer"):
-        counter_of(tmp_path, LONGEST, "true")
+    with pytest.raises(ModelConfigurationError, match="has no tokenizer"):
+        open_counter(tmp_path, LONGEST, "true")
 
 
 def test_the_process_answers_each_line_and_ends_with_its_input(step: Path) -> None:

@@ -11,8 +11,7 @@ from itertools import count, pairwise
 
 import numpy as np
 import pytest
-from textlib.decoder_loop import DecoderLoop
-from textlib.engine_contract import MAX_FAILED_STEPS, Progress
+from textlib.engine.contract import MAX_FAILED_STEPS, StreamProgress
 from textlib.errors import (
     EngineFailedError,
     EngineUnavailableError,
@@ -20,9 +19,10 @@ from textlib.errors import (
     RequestError,
     TextPathError,
 )
-from textlib.request_tensors import GenerationRequest
-from textlib.sampling import SamplingParams
-from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
+from textlib.scheduling.decoder_loop import DecoderLoop
+from textlib.tokens.token_chunk import WINDOW, FinishReason, TokenChunk
+from textlib.triton.request_tensors import GenerationRequest
+from textlib.triton.sampling import SamplingParams
 
 pytestmark = pytest.mark.timed
 
@@ -60,7 +60,7 @@ class ScriptedEngine:
         self.live[stream_id] = (request, 0)
         self.most_live = max(self.most_live, len(self.live))
 
-    def step(self) -> Sequence[Progress]:
+    def step(self) -> Sequence[StreamProgress]:
         self.threads.add(threading.get_ident())
         self.before_step()
         self.steps += 1
@@ -71,15 +71,15 @@ class ScriptedEngine:
         self.live.pop(stream_id, None)
         self.cancelled.append(stream_id)
 
-    def _advance(self, stream_id: int) -> Progress:
+    def _advance(self, stream_id: int) -> StreamProgress:
         request, made = self.live[stream_id]
         new = int(request.token_ids[0]) + made
         self.live[stream_id] = (request, made + 1)
         if made + 1 < request.sampling.max_tokens:
-            return Progress(stream_id, [new])
+            return StreamProgress(stream_id, [new])
         del self.live[stream_id]
         self.finished += 1
-        return Progress(stream_id, [new], FinishReason.LENGTH)
+        return StreamProgress(stream_id, [new], FinishReason.LENGTH)
 
 
 @dataclass
@@ -347,7 +347,7 @@ def test_capacity_blocks_the_next_batch(start: Start) -> None:
     for pair in zip(sinks[::2], sinks[1::2], strict=True):
         for sink in pair:
             loop.submit(generation(count=10), sink)
-        loop.await_room()
+        loop.wait_for_capacity()
         assert loop.live_streams < 4
     answered(*sinks)
 
@@ -500,7 +500,7 @@ def test_close_wakes_who_awaits_room(start: Start) -> None:
     """Unloading does not wait for it."""
     loop = start(ScriptedEngine(before_step=lambda: time.sleep(0.001)), capacity=1)
     loop.submit(generation(count=100_000), RecordingSink())
-    waiting = threading.Thread(target=loop.await_room)
+    waiting = threading.Thread(target=loop.wait_for_capacity)
     waiting.start()
     loop.close(PATIENCE)
 
@@ -537,9 +537,9 @@ def test_an_error_from_the_engine_for_one_stream(start: Start) -> None:
     """An engine can give up one sequence without failing the step."""
 
     class Dropping(ScriptedEngine):
-        def _advance(self, stream_id: int) -> Progress:
+        def _advance(self, stream_id: int) -> StreamProgress:
             del self.live[stream_id]
-            return Progress(stream_id, [], error=EngineFailedError("its KV cache was full"))
+            return StreamProgress(stream_id, [], error=EngineFailedError("its KV cache was full"))
 
     loop = start(Dropping())
     sink = RecordingSink()
@@ -554,9 +554,11 @@ def test_an_end_without_new_ids(start: Start) -> None:
     """The last response may be empty."""
 
     class EndsLate(ScriptedEngine):
-        def _advance(self, stream_id: int) -> Progress:
+        def _advance(self, stream_id: int) -> StreamProgress:
             progress = super()._advance(stream_id)
-            return progress if not progress.finish else Progress(stream_id, [], progress.finish)
+            return (
+                progress if not progress.finish else StreamProgress(stream_id, [], progress.finish)
+            )
 
     loop = start(EndsLate())
     sink = RecordingSink()

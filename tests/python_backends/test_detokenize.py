@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
-from textlib.decoder_chain import KINDS
-from textlib.detokenize import decode_chunk
-from textlib.errors import ConfigurationError, RequestError
-from textlib.token_bytes import (
+from textlib.errors import ModelConfigurationError, RequestError
+from textlib.tokens.decoder_chain import SUPPORTED_STEPS
+from textlib.tokens.detokenize import decode_chunk
+from textlib.tokens.token_bytes import (
     TokenBytes,
     TokenTable,
     byte_level_bytes,
+    bytes_per_id,
     load_token_bytes,
-    lone_bytes,
 )
-from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk
+from textlib.tokens.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk
 from tokenizers import Tokenizer
 
 from tests.examples import examples
@@ -185,8 +185,8 @@ def test_incomplete_character_is_withheld_until_the_end(bytes_case: Case) -> Non
 # Ids that open a stream otherwise than they go on with it; 2 is skipped, 3 has no bytes.
 TWO_WAYS = TokenBytes(
     data=[b" a", b" b", b"", b""],
-    head=[b"a", b"b", b"", b""],
-    opens=[True, True, False, True],
+    first_data=[b"a", b"b", b"", b""],
+    is_visible=[True, True, False, True],
 )
 
 
@@ -227,7 +227,9 @@ def test_the_first_id_with_text_opens_the_stream_wherever_it_is_cut() -> None:
     """Skipped ids before it, in chunks of their own or in its own, do not count."""
     for ids in ([0, 1, 0], [2, 0, 1], [2, 2, 2, 0, 1], [3, 0, 1]):
         expected = "".join(
-            (TWO_WAYS.data if [t for t in ids[:at] if t != 2] else TWO_WAYS.head)[token].decode()
+            (TWO_WAYS.data if [t for t in ids[:at] if t != 2] else TWO_WAYS.first_data)[
+                token
+            ].decode()
             for at, token in enumerate(ids)
         )
         for size in range(1, len(ids) + 1):
@@ -252,17 +254,21 @@ def test_bytes_of_lone_tokens(byte_level: Path, byte_fallback: Path, bpe_suffix:
     """Together they are the text, but for its first space, also where a character takes several."""
     text = "naïve 日本 😀 x"
     for file in (byte_level, byte_fallback):
-        known = lone_bytes(load_token_bytes(file, skip_special_tokens=True))
+        known = bytes_per_id(load_token_bytes(file, skip_special_tokens=True))
         assert known is not None
         ids = Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
         assert b"".join(known[token] for token in ids).decode().lstrip() == text
-    assert lone_bytes(load_token_bytes(bpe_suffix, skip_special_tokens=True)) is None
+    assert bytes_per_id(load_token_bytes(bpe_suffix, skip_special_tokens=True)) is None
 
 
 def test_an_unknown_decoder_is_refused(byte_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a later release of the library may bring is named."""
-    monkeypatch.setattr("textlib.token_bytes.KINDS", KINDS - {"ByteLevel"})
-    with pytest.raises(ConfigurationError, match="unknown decoder ByteLevel, expected BPEDecoder"):
+    monkeypatch.setattr(
+        "textlib.tokens.token_bytes.SUPPORTED_STEPS", SUPPORTED_STEPS - {"ByteLevel"}
+    )
+    with pytest.raises(
+        ModelConfigurationError, match="unknown decoder ByteLevel, expected BPEDecoder"
+    ):
         load_token_bytes(byte_level, skip_special_tokens=True)
 
 
@@ -270,7 +276,7 @@ def test_builders_refuse_what_cannot_be_streamed(monkeypatch: pytest.MonkeyPatch
     """They read the same kinds, before anything is built."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "builders" / "shared"))
     checkpoint = importlib.import_module("buildlib.checkpoint")
-    assert set(checkpoint.DECODERS) == KINDS
+    assert set(checkpoint.DECODERS) == SUPPORTED_STEPS
 
 
 def test_marks_of_tool_calls_are_text(byte_level: Path, tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from textlib.engine_metrics import EngineMetrics, Gauges, Key, KvCache, MetricsThread
 from textlib.errors import QueueFullError, RequestCancelledError
+from textlib.triton.engine_metrics import EngineMetrics, Gauges, KvCache, MetricKey, MetricsThread
 
-from tritonctl.server.observe import slo
-from tritonctl.server.observe.recording import HISTOGRAMS
+from tritonctl.monitoring import slo
 
 pytestmark = pytest.mark.timed
 
@@ -26,16 +25,16 @@ class Recorder:
     """A Publisher that adds up; the uptime, which always changes, is kept apart."""
 
     def __init__(self) -> None:
-        self.values: dict[Key, float] = {}
+        self.values: dict[MetricKey, float] = {}
         self.calls = 0
         self.closed = False
         self.uptime = 0.0
 
-    def set(self, key: Key, value: float) -> None:
+    def set(self, key: MetricKey, value: float) -> None:
         self.calls += 1
         self.values[key] = value
 
-    def add(self, key: Key, value: float) -> None:
+    def add(self, key: MetricKey, value: float) -> None:
         if key == (UPTIME, ()):
             self.uptime += value
             return
@@ -50,14 +49,14 @@ class Recorder:
 def test_counters_of_one_stream() -> None:
     """Tokens, responses, the outcome; times land in their buckets, which are cumulative."""
     metrics = EngineMetrics()
-    metrics.accepted(7)
-    metrics.begun(0.25)
-    metrics.begun(0.5)
-    metrics.first_response(0.03, 1)
-    metrics.next_response(0.04, 4)
-    metrics.next_response(0.5, 0)
-    metrics.ended("cancelled", 0.6)
-    metrics.ended("stop", 0.07)
+    metrics.count_accepted(7)
+    metrics.count_started(0.25)
+    metrics.count_started(0.5)
+    metrics.count_first_response(0.03, 1)
+    metrics.count_next_response(0.04, 4)
+    metrics.count_next_response(0.5, 0)
+    metrics.count_finished("cancelled", 0.6)
+    metrics.count_finished("stop", 0.07)
     metrics.errors.add(QueueFullError("full"))
     metrics.errors.add(RequestCancelledError("gone"))
     totals = metrics.totals()
@@ -91,10 +90,10 @@ def test_times_of_a_question_that_no_user_asked() -> None:
     """Are in no histogram; all else of it counts."""
     metrics = EngineMetrics()
     before = metrics.totals()
-    metrics.accepted(7)
-    metrics.first_response(0.03, 1, timed=False)
-    metrics.next_response(0.04, 4, timed=False)
-    metrics.ended("stop", 0.07, timed=False)
+    metrics.count_accepted(7)
+    metrics.count_first_response(0.03, 1, timed=False)
+    metrics.count_next_response(0.04, 4, timed=False)
+    metrics.count_finished("stop", 0.07, timed=False)
     assert {key: value for key, value in metrics.totals().items() if value != before[key]} == {
         ("tritonctl_input_tokens_total", ()): 7,
         ("tritonctl_output_tokens_total", ()): 5,
@@ -110,8 +109,8 @@ class Streaming:
     sent_ids: int = 0
     pending: list[int] = field(default_factory=list)
     outcome: object = None
-    made: int = -1
-    moved: float = 0.0
+    seen_ids: int = -1
+    last_progress_at: float = 0.0
     stalled: bool = False
 
 
@@ -123,7 +122,7 @@ def test_streams_that_stand_still() -> None:
         sends.sent_ids += 1
         keeps.pending.append(second)  # its answer comes as a whole
         ended.outcome = "stop" if second > 3 else None
-        metrics.look([forgotten, sends, keeps, ended], float(second))
+        metrics.count_stalled([forgotten, sends, keeps, ended], float(second))
         found = metrics.totals()["tritonctl_stalled_requests_total", ()]
         assert found == (second > 5)
 
@@ -138,8 +137,8 @@ def test_only_changes_are_published() -> None:
     calls = recorder.calls
     thread.publish()
     assert recorder.calls == calls
-    metrics.ended("cancelled", 0.1)
-    metrics.ended("cancelled", 0.1)
+    metrics.count_finished("cancelled", 0.1)
+    metrics.count_finished("cancelled", 0.1)
     thread.publish()
     thread.publish()
     assert recorder.calls == calls + 1
@@ -166,7 +165,7 @@ def test_histograms_wait_while_streams_live() -> None:
     thread.publish()
 
     def told(seconds: float) -> tuple[float, float]:
-        metrics.first_response(0.03, 1)
+        metrics.count_first_response(0.03, 1)
         now[0] += seconds
         thread.publish()
         responses = recorder.values["tritonctl_responses_total", ()]
@@ -182,7 +181,7 @@ def test_no_bucket_is_ever_seen_with_less_than_a_smaller_one() -> None:
     metrics = EngineMetrics()
 
     class Reader(Recorder):
-        def add(self, key: Key, value: float) -> None:
+        def add(self, key: MetricKey, value: float) -> None:
             super().add(key, value)
             buckets = {key: n for key, n in self.values.items() if key[0] == f"{TTFT}_bucket"}
             counts = [buckets[key] for key in metrics.totals() if key in buckets]
@@ -193,13 +192,13 @@ def test_no_bucket_is_ever_seen_with_less_than_a_smaller_one() -> None:
 
     final = EngineMetrics()
     for seconds in (0.03, 3.0):
-        final.first_response(seconds, 1)
+        final.count_first_response(seconds, 1)
     published = [n for key, n in final.totals().items() if key[0] == f"{TTFT}_bucket"]
     recorder = Reader()
     thread = MetricsThread(recorder, lambda: (metrics.totals(), Gauges(0, 0)))
     thread.publish()
-    metrics.first_response(0.03, 1)
-    metrics.first_response(3.0, 1)
+    metrics.count_first_response(0.03, 1)
+    metrics.count_first_response(3.0, 1)
     thread.publish()
     assert recorder.values[f"{TTFT}_count", ()] == 2
 
@@ -220,7 +219,7 @@ def test_the_thread_publishes_by_itself_until_it_is_closed() -> None:
     """At once, then again and again; what cannot be published ends it and nothing else."""
     metrics, recorder, reads = EngineMetrics(), Recorder(), threading.Semaphore(0)
 
-    def read() -> tuple[dict[Key, float], None]:
+    def read() -> tuple[dict[MetricKey, float], None]:
         reads.release()
         return metrics.totals(), None
 
@@ -236,7 +235,7 @@ def test_metrics_that_cannot_be_published_are_no_more() -> None:
     """The engine goes on without them."""
     metrics, recorder, reads = EngineMetrics(), Recorder(), threading.Semaphore(0)
 
-    def read() -> tuple[dict[Key, float], None]:
+    def read() -> tuple[dict[MetricKey, float], None]:
         reads.release()
         if recorder.calls:
             raise RuntimeError("the server takes none")
@@ -275,6 +274,6 @@ def test_what_the_prefix_cache_found() -> None:
 def test_rules_know_the_bounds_of_the_buckets() -> None:
     """They are written down twice, because neither side may import the other."""
     published = EngineMetrics().totals()
-    for name in HISTOGRAMS:
+    for name in slo.BOUNDS:
         found = [dict(labels)["le"] for family, labels in published if family == f"{name}_bucket"]
         assert found == [*map(str, slo.BOUNDS[name]), "+Inf"]

@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textlib.decoder_loop import DecoderLoop
-from textlib.engine_contract import MAX_FAILED_STEPS, Progress
-from textlib.engine_messages import packed, progress_rows, read_progress, read_request
-from textlib.engine_messages import request_message as message_of
-from textlib.engine_metrics import KvCache
-from textlib.engine_process import EngineProcess
-from textlib.engine_worker import BROKEN_STATUS
-from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
-from textlib.frames import Frames, framed
-from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest, Guide
-from textlib.sampling import SamplingParams
-from textlib.token_chunk import FinishReason, TokenChunk
+from textlib.engine.contract import MAX_FAILED_STEPS, StreamProgress
+from textlib.engine.messages import encode_message, progress_rows, read_progress, read_request
+from textlib.engine.messages import request_message as message_of
+from textlib.engine.process import EngineProcess
+from textlib.engine.worker import BROKEN_STATUS
+from textlib.errors import EngineFailedError, ModelConfigurationError, RequestError, TextPathError
+from textlib.frames import FrameReader, encode_frame
+from textlib.scheduling.decoder_loop import DecoderLoop
+from textlib.tokens.token_chunk import FinishReason, TokenChunk
+from textlib.triton.engine_metrics import KvCache
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import GenerationRequest, GuideSpec
+from textlib.triton.sampling import SamplingParams
 
 pytestmark = pytest.mark.timed
 
@@ -62,9 +62,9 @@ def asked(first: int, max_tokens: int = 3, length: int = 1, **fields: object) ->
     return GenerationRequest(ids, sampling, streaming=True, **fields)  # type: ignore[arg-type]
 
 
-def finished(engine: EngineProcess, count: int) -> dict[int, list[Progress]]:
+def finished(engine: EngineProcess, count: int) -> dict[int, list[StreamProgress]]:
     """The progress of each stream until that many have ended."""
-    made: dict[int, list[Progress]] = defaultdict(list)
+    made: dict[int, list[StreamProgress]] = defaultdict(list)
     ended = 0
     while ended < count:
         for item in engine.step():
@@ -73,13 +73,13 @@ def finished(engine: EngineProcess, count: int) -> dict[int, list[Progress]]:
     return made
 
 
-def ids_of(items: list[Progress]) -> list[int]:
+def ids_of(items: list[StreamProgress]) -> list[int]:
     return [token for item in items for token in item.token_ids]
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
 def test_frames_come_in_any_pieces(contents: list[bytes], data: st.DataObject) -> None:
-    left, frames, read = b"".join(map(framed, contents)), Frames(), list[bytes]()
+    left, frames, read = b"".join(map(encode_frame, contents)), FrameReader(), list[bytes]()
     while left:
         size = data.draw(st.integers(1, len(left)))
         read += frames.feed(left[:size])
@@ -88,22 +88,22 @@ def test_frames_come_in_any_pieces(contents: list[bytes], data: st.DataObject) -
 
 
 def test_messages_say_everything_again() -> None:
-    guide = Guide("regex", "(é|\n)")
-    request = asked(5, length=4, bad_words=("é".encode(),), resumed=2, guide=guide)
+    guide = GuideSpec("regex", "(é|\n)")
+    request = asked(5, length=4, bad_words=("é".encode(),), num_resumed_ids=2, guide=guide)
     message = json.loads(message_of(8, request))
     again = read_request(message)
     assert message["add"] == 8
     assert again.token_ids.tolist() == request.token_ids.tolist()
     assert again.token_ids.dtype == np.int32
-    assert (again.sampling, again.resumed) == (request.sampling, 2)
+    assert (again.sampling, again.num_resumed_ids) == (request.sampling, 2)
     assert (again.bad_words, again.guide) == (request.bad_words, guide)
     assert read_request(json.loads(message_of(8, asked(5)))).guide is None
     progress = [
-        Progress(1, [4, 5], FinishReason.STOP, log_probs=[-1.0, -2.0]),
-        Progress(2, [6], log_probs=[]),
-        Progress(3, [], error=RequestError("no")),
+        StreamProgress(1, [4, 5], FinishReason.STOP, log_probs=[-1.0, -2.0]),
+        StreamProgress(2, [6], log_probs=[]),
+        StreamProgress(3, [], error=RequestError("no")),
     ]
-    rows = json.loads(packed({"made": progress_rows(progress)}))["made"]
+    rows = json.loads(encode_message({"made": progress_rows(progress)}))["made"]
     read = read_progress(rows)
     assert read[:2] == progress[:2]
     assert isinstance(read[2].error, RequestError)
@@ -149,7 +149,7 @@ def test_an_engine_that_keeps_failing_ends(start: Start) -> None:
         ended.append(status)
         raise EOFError
 
-    engine = start(on_end=end)
+    engine = start(on_exit=end)
     for breaks in (MAX_FAILED_STEPS - 1, MAX_FAILED_STEPS - 1):
         for _ in range(breaks):
             engine.add(1, asked(BREAKS))
@@ -202,7 +202,7 @@ def test_neither_side_waits_for_the_other_with_full_sockets(start: Start) -> Non
 
 def test_requests_come_from_one_thread_while_another_reads(start: Start) -> None:
     """What the sending thread takes out of a full socket the reading one has, in order."""
-    engine, made = start(), dict[int, list[Progress]]()
+    engine, made = start(), dict[int, list[StreamProgress]]()
     reader = threading.Thread(target=lambda: made.update(finished(engine, 101)))
     engine.add(0, asked(100, max_tokens=10_000))
     reader.start()
@@ -227,9 +227,9 @@ def test_the_cache_is_told(start: Start) -> None:
 
 
 def test_what_cannot_be_loaded_is_a_configuration_error(start: Start, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="unloadable: not for counting"):
+    with pytest.raises(ModelConfigurationError, match="unloadable: not for counting"):
         start("unloadable")
-    with pytest.raises(ConfigurationError, match=f"ended with {STATUS} while it loaded"):
+    with pytest.raises(ModelConfigurationError, match=f"ended with {STATUS} while it loaded"):
         start("crash")
 
 
@@ -241,7 +241,7 @@ def test_its_end_is_told(start: Start, how: str) -> None:
     def ended(status: int) -> None:
         raise EndedError(status)
 
-    engine = start(on_end=ended)
+    engine = start(on_exit=ended)
     if how == "itself":
         engine.add(1, asked(ENDS))
     else:
@@ -257,8 +257,8 @@ def test_it_ends_with_its_stub() -> None:
     """A stub that is killed cannot tell it."""
     script = (
         "import sys, pathlib\n"
-        "from textlib.engine_process import EngineProcess\n"
-        "from textlib.parameters import ModelParameters\n"
+        "from textlib.engine.process import EngineProcess\n"
+        "from textlib.triton.parameters import ModelParameters\n"
         "engine = EngineProcess((sys.argv[1],), pathlib.Path('x'), ModelParameters('m', {}))\n"
         "print(engine.pid, flush=True)\n"
         "input()\n"

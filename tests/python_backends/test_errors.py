@@ -2,7 +2,7 @@
 """Codes of errors that come as text alone."""
 
 import pytest
-from textlib.errors import code_of
+from textlib.errors import ensemble_error_code
 
 TENSORS = {"max_tokens", "beam_width"}
 
@@ -22,4 +22,4 @@ TENSORS = {"max_tokens", "beam_width"}
 )
 def test_code_of_a_message(message: str, code: str) -> None:
     """What begins with a tensor is about the request; what may pass later is UNAVAILABLE."""
-    assert code_of(message, TENSORS) == code
+    assert ensemble_error_code(message, TENSORS) == code

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from textlib.decoder_chain import Chain
-from textlib.decoder_stream import Stream
-from textlib.detokenize import decode_chunk
-from textlib.errors import ConfigurationError
-from textlib.request_tensors import GenerationRequest
-from textlib.sampling import SamplingParams
-from textlib.token_bytes import TokenTable, load_token_bytes
-from textlib.token_chunk import SLOTS, FinishReason, pack, unpack
+from textlib.errors import ModelConfigurationError
+from textlib.scheduling.decoder_stream import DecoderStream
+from textlib.tokens.decoder_chain import DecoderChain
+from textlib.tokens.detokenize import decode_chunk
+from textlib.tokens.token_bytes import TokenTable, load_token_bytes
+from textlib.tokens.token_chunk import SLOTS, FinishReason, pack, unpack
+from textlib.triton.request_tensors import GenerationRequest
+from textlib.triton.sampling import SamplingParams
 from tokenizers import Regex, Tokenizer, decoders
 
 from tests import sample_tokenizers
@@ -63,14 +63,14 @@ REQUEST = GenerationRequest(np.array([1], dtype=np.int32), SamplingParams(1), st
 
 def pieces(table: TokenTable, ids: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
     """The text of every response."""
-    stream = Stream(1, REQUEST, NO_SINK, table=table)
+    stream = DecoderStream(1, REQUEST, NO_SINK, table=table)
     start = turn = 0
     while stream.outcome is None:
         size = sizes[turn % len(sizes)]
         stream.pending = list(ids[start : start + size])
         start, turn = start + size, turn + 1
         stream.outcome = FinishReason.STOP if start >= len(ids) else None
-        chunk = stream.take().chunk
+        chunk = stream.next_response().chunk
         assert chunk is not None
         received = unpack(pack(chunk))
         assert received == chunk  # so an engine that decodes it itself makes the same text
@@ -324,7 +324,7 @@ def test_any_sequence_of_decoders(steps: list[Any], tokens: list[str]) -> None:
     for count in range(len(tokens) + 1):
         expected = decoder.decode(given_to(tokens[:count]))
         assume("ByteFallback" not in kinds[1:] or "\ufffd" not in expected + whole)
-        chain = Chain(flat)
+        chain = DecoderChain(flat)
         shown = "".join([chain.feed(token) for token in tokens[:count]])
         assert whole.startswith(shown)
         assert shown + chain.finish() == expected
@@ -347,7 +347,7 @@ def test_only_what_may_change_is_held_back(
 ) -> None:
     """By decoder."""
     step = json.loads(decoder.__getstate__())
-    chain = Chain([step])
+    chain = DecoderChain([step])
     assert [chain.feed(token) for token in tokens] == shown
 
 
@@ -356,7 +356,7 @@ def test_behind_fuse_only_what_may_match_is_held_back() -> None:
     joined = decoders.Sequence(
         [decoders.Fuse(), decoders.Replace("ab", "x"), decoders.Strip(" ", 1, 1)]
     )
-    chain = Chain(json.loads(joined.__getstate__())["decoders"])
+    chain = DecoderChain(json.loads(joined.__getstate__())["decoders"])
     assert [chain.feed(token) for token in [" a", "b", "a ", "b "]] == ["", "x", "a", " b"]
     assert chain.finish() == ""
 
@@ -365,5 +365,5 @@ def test_unreadable_tokenizer(tmp_path: Path) -> None:
     """A broken file is named."""
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"model": 1}), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"tokenizer\.json cannot be read"):
+    with pytest.raises(ModelConfigurationError, match=r"tokenizer\.json cannot be read"):
         load_token_bytes(path, skip_special_tokens=True)

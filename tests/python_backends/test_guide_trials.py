@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from textlib import guide_trials
-from textlib.errors import EngineFailedError, RequestError
-from textlib.guide_trials import GuideTrials
-from textlib.request_tensors import Guide
+from textlib.engine import guide_trials
+from textlib.engine.guide_trials import GuideTrials
+from textlib.errors import EngineFailedError, QueueFullError, RequestError
+from textlib.triton.request_tensors import GuideSpec
 
 pytestmark = pytest.mark.timed
 
@@ -38,29 +38,29 @@ def start() -> Iterator[Start]:
         trials.close()
 
 
-def settle(trials: GuideTrials, guide: Guide) -> None:
+def settle(trials: GuideTrials, guide: GuideSpec) -> None:
     """Wait for the verdict; raises it."""
     until = time.monotonic() + PATIENCE
-    while not trials.passed(guide):
+    while not trials.is_accepted(guide):
         assert time.monotonic() < until
         trials.wait(0.05)
 
 
-def regex(text: str) -> Guide:
+def regex(text: str) -> GuideSpec:
     """A guide that the stand-in obeys."""
-    return Guide("regex", text)
+    return GuideSpec("regex", text)
 
 
 def test_a_guide_that_compiles_is_remembered(start: Start) -> None:
     """Asking does not wait; afterwards nobody is asked any more."""
     trials = start()
-    assert not trials.passed(regex("good é"))
+    assert not trials.is_accepted(regex("good é"))
     settle(trials, regex("good é"))
     # Without memory, the kernel ends it before the engine.
     assert Path(f"/proc/{trials.pid}/oom_score_adj").read_text("ascii") == "1000\n"
     trials.close()
-    assert trials.passed(regex("good é"))
-    assert not trials.passed(Guide("ebnf_grammar", "good é"))
+    assert trials.is_accepted(regex("good é"))
+    assert not trials.is_accepted(GuideSpec("ebnf_grammar", "good é"))
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_a_guide_that_compiles_is_remembered(start: Start) -> None:
 def test_a_guide_that_does_not_is_the_request_s(start: Start, text: str, says: str) -> None:
     """The next ones are tried as ever; the bad one is not tried again."""
     trials = start()
-    trials.passed(regex(text))
-    trials.passed(regex("behind"))
+    trials.is_accepted(regex(text))
+    trials.is_accepted(regex("behind"))
     with pytest.raises(RequestError, match=says.replace(".", r"\.")):
         settle(trials, regex(text))
     settle(trials, regex("behind"))
     trials.close()
     with pytest.raises(RequestError, match="guided_decoding_guide"):
-        trials.passed(regex(text))
+        trials.is_accepted(regex(text))
 
 
 def test_a_compiler_that_says_nothing_is_given_up(start: Start) -> None:
@@ -90,7 +90,7 @@ def test_a_compiler_that_says_nothing_is_given_up(start: Start) -> None:
     now = 0.0
     trials = start(clock=lambda: now)
     settle(trials, regex("good"))
-    trials.passed(regex("sleep"))
+    trials.is_accepted(regex("sleep"))
     now = guide_trials.SILENCE_SECONDS + 1
     with pytest.raises(RequestError, match="ended with -9"):
         settle(trials, regex("sleep"))
@@ -121,7 +121,7 @@ def test_what_a_compiler_remembers_is_bounded(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trial's process is replaced in time; the engine reports the memory that it took."""
-    monkeypatch.setattr(guide_trials, "_REPLACED_BYTES", 30 << 20)
+    monkeypatch.setattr(guide_trials, "_RESTART_BYTES", 30 << 20)
     trials = start()
     settle(trials, regex("keep 20"))
     first = trials.pid
@@ -131,18 +131,63 @@ def test_what_a_compiler_remembers_is_bounded(
     settle(trials, regex("keep 0"))
     assert trials.pid != first
     assert 40 << 20 <= trials.compiled_bytes < 50 << 20
-    trials.begin_anew()
+    trials.reset()
     assert trials.compiled_bytes == 0
-    assert not trials.passed(regex("keep 0"))
+    assert not trials.is_accepted(regex("keep 0"))
 
 
 def test_what_is_known_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guide that was asked for least recently is forgotten."""
-    monkeypatch.setattr(guide_trials, "MOST_KNOWN", 2)
+    monkeypatch.setattr(guide_trials, "MAX_RESULTS", 2)
     trials = start()
     for text in ("one", "two", "one", "three"):
         settle(trials, regex(text))
     trials.close()
-    assert trials.passed(regex("one"))
-    assert trials.passed(regex("three"))
-    assert not trials.passed(regex("two"))
+    assert trials.is_accepted(regex("one"))
+    assert trials.is_accepted(regex("three"))
+    assert not trials.is_accepted(regex("two"))
+
+
+def test_a_guide_that_nobody_needs_any_more_is_not_tried(start: Start) -> None:
+    """Clients that left do not delay the guide of one that waits."""
+    trials = start()
+    left = [regex(f"left {number}") for number in range(10)]
+    for guide in left:
+        assert not trials.is_accepted(guide)
+    assert not trials.is_accepted(regex("needed"))
+    for guide in left:
+        trials.withdraw(guide)
+    trials.withdraw(regex("never asked for"))
+    settle(trials, regex("needed"))
+    assert not trials.is_accepted(left[-1])  # it has no result
+
+
+def test_a_guide_whose_test_runs_is_finished(start: Start) -> None:
+    """Its result is that of its own test, not that of the next guide."""
+    trials = start()
+    settle(trials, regex("good"))
+    trials.is_accepted(regex("bad"))
+    trials.withdraw(regex("bad"))
+    settle(trials, regex("next"))
+    with pytest.raises(RequestError, match="is refused"):
+        trials.is_accepted(regex("bad"))
+
+
+def test_the_guides_that_wait_are_bounded(start: Start) -> None:
+    """One more is refused at once, and may come again later."""
+    trials = start()
+    for number in range(guide_trials.MAX_WAITING):
+        trials.is_accepted(regex(f"guide {number}"))
+    with pytest.raises(QueueFullError, match="again later"):
+        trials.is_accepted(regex("one more"))
+    settle(trials, regex(f"guide {guide_trials.MAX_WAITING - 1}"))
+    settle(trials, regex("one more"))
+
+
+def test_a_guide_that_was_slow_in_the_engine_is_refused(start: Start) -> None:
+    """Although it compiles."""
+    trials = start()
+    settle(trials, regex("good"))
+    trials.reject(regex("good"), RequestError("guided_decoding_guide: too slow"))
+    with pytest.raises(RequestError, match="too slow"):
+        trials.is_accepted(regex("good"))

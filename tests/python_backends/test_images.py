@@ -23,9 +23,9 @@ from tasklib.image_batches import ImageBatches, PixelBudget
 from tasklib.image_processing import ImageProcessor, center_crop
 from tasklib.image_settings import ImageSettings, image_settings
 from tasklib.item_errors import ItemError
-from tasklib.task_file import Task
-from textlib.errors import ConfigurationError
-from textlib.parameters import ModelParameters
+from tasklib.task_file import TaskDefinition
+from textlib.errors import ModelConfigurationError
+from textlib.triton.parameters import ModelParameters
 
 from tests.sample_images import (
     ORIENTATION,
@@ -172,15 +172,18 @@ def test_a_data_url_for_clients_that_speak_json() -> None:
     ("file", "reason"),
     [
         (b"", "image is empty."),
-        (b"not an image", "is of none of the formats JPEG, PNG, WEBP, GIF, BMP: it begins with"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "none of the formats"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "none of the formats"),
-        (encoded(smooth(16, 16), "TIFF"), "none of the formats"),
+        (
+            b"not an image",
+            "has an unsupported format, expected JPEG, PNG, WEBP, GIF, BMP: it begins with",
+        ),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "unsupported format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "unsupported format"),
+        (encoded(smooth(16, 16), "TIFF"), "unsupported format"),
         (encoded(smooth(64, 64), "JPEG")[:700], "cannot be decoded: image file is truncated"),
         (encoded(smooth(64, 64))[:2000], "cannot be decoded: "),
         (encoded(smooth(64, 64), "WEBP")[:300], "cannot be decoded: "),
         (encoded(smooth(64, 64), "BMP")[:999], "cannot be decoded: "),
-        (b"\x89PNG\r\n\x1a\n" + b"\0" * 64, "none of the formats"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 64, "unsupported format"),
     ],
 )
 def test_what_is_no_whole_image_is_refused(file: bytes, reason: str) -> None:
@@ -267,7 +270,7 @@ def test_a_thousand_images_of_one_request_and_one_bad_one() -> None:
     first, second, empty, alone, last = answers
     assert not isinstance(first, ItemError)
     assert first[:, 0, 0, 0].tolist() == list(range(200))
-    assert str(second).startswith("image[3] is of none of the formats")
+    assert str(second).startswith("image[3] has an unsupported format")
     assert not isinstance(empty, ItemError)
     assert empty.shape == (0, 3, 8, 8)
     assert str(alone) == "image is empty."
@@ -282,7 +285,7 @@ def test_decoded_pixels_are_bounded_together() -> None:
 
     def take(pixels: int) -> None:
         nonlocal inside, most
-        with budget.held(pixels):
+        with budget.reserve(pixels):
             with lock:
                 inside += min(pixels, 10)
                 most = max(most, inside)
@@ -301,22 +304,22 @@ def test_decoded_pixels_are_bounded_together() -> None:
 def test_settings_of_another_version_are_refused() -> None:
     """Neither guessed nor ignored."""
     record: Mapping[str, Any] = dict(vars(PLAIN))
-    assert image_settings(Task("image_embedding", image=record)) == PLAIN
-    with pytest.raises(ConfigurationError, match=r"`image` lacks \[\], and \['gamma'\]"):
-        image_settings(Task("image_embedding", image={**record, "gamma": 1}))
-    with pytest.raises(ConfigurationError, match="reads no images"):
-        image_settings(Task("embedding"))
+    assert image_settings(TaskDefinition("image_embedding", image=record)) == PLAIN
+    with pytest.raises(ModelConfigurationError, match=r"`image` lacks \[\], and \['gamma'\]"):
+        image_settings(TaskDefinition("image_embedding", image={**record, "gamma": 1}))
+    with pytest.raises(ModelConfigurationError, match="reads no images"):
+        image_settings(TaskDefinition("embedding"))
 
 
 def test_an_engine_that_takes_images_itself() -> None:
     """With `serving.fused`: the same pixels, the same errors, and labels of the graph's scores."""
-    task = Task("image_classification", image=dict(vars(PLAIN)), labels=["bad", "good"])
+    task = TaskDefinition("image_classification", image=dict(vars(PLAIN)), labels=["bad", "good"])
     known = {"max_pixels": str(MOST), "inline_image_processor": "true", "inline_labels": "true"}
     fused = GraphTask(task, Path(), ModelParameters("m", known), ["pixel_values"], ["scores"])
     image = encoded(smooth(8, 8))
     requests = [{"image": np.array([[file]], dtype=object)} for file in (image, b"", image)]
 
-    first, second, third = fused.works(requests)
+    first, second, third = fused.prepare_all(requests)
 
     assert str(second) == "image is empty."
     assert isinstance(first, GraphWork)

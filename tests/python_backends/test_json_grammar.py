@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openvinolib.json_grammar import ANY_JSON, grammar_of
+from openvinolib.json_grammar import ANY_JSON, schema_grammar
 
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[^}]*\}|\w+|[()|*+?]')
 PERSON = {
@@ -49,7 +49,7 @@ def _expression(grammar: str) -> re.Pattern[str]:
 
 def takes(schema: Any, text: str) -> bool:
     """Whether an answer by the schema may be this text."""
-    grammar = grammar_of(schema)
+    grammar = schema_grammar(schema)
     assert grammar is not None
     return _expression(grammar).fullmatch(text) is not None
 
@@ -145,8 +145,8 @@ def test_half_open_ranges(key: str, sign: int) -> None:
 )
 def test_what_is_left_to_the_library(schema: Any) -> None:
     """Wherever it stands: a grammar is not followed in part."""
-    assert grammar_of(schema) is None
-    assert grammar_of({"type": "array", "items": schema}) is None
+    assert schema_grammar(schema) is None
+    assert schema_grammar({"type": "array", "items": schema}) is None
 
 
 def test_recursive_schemas_have_rules() -> None:
@@ -156,11 +156,11 @@ def test_recursive_schemas_have_rules() -> None:
         "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}},
         "required": ["next"],
     }
-    grammar = grammar_of({"$ref": "#/$defs/n", "$defs": {"n": node}})
+    grammar = schema_grammar({"$ref": "#/$defs/n", "$defs": {"n": node}})
     assert grammar is not None
     assert grammar.startswith("root ::= ref0\n")
     assert ANY_JSON.startswith("root ::= object | array\n")
     deep: Any = {"type": "string"}
     for _ in range(60):
         deep = {"type": "object", "additionalProperties": {"type": "array", "items": deep}}
-    assert len(grammar_of(deep) or "") < 20_000
+    assert len(schema_grammar(deep) or "") < 20_000

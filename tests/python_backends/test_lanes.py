@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorlib.batches import Answer, Arrays, Asked, Padding, RowError
+from tensorlib.batches import Answer, Arrays, GraphRequest, Padding, RowError
 from tensorlib.lanes import parallel_runs, physical_cores
-from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
+from tensorlib.run_queue import TRITON_DECIDES, QueuedRequest, RunQueue
 from textlib.errors import QueueFullError, RequestCancelledError
 
 pytestmark = pytest.mark.timed
@@ -59,24 +59,24 @@ class Graph:
             assert sorted(self.begun) == sorted(shapes)
 
 
-def asked(*lengths: int, start: int = 10) -> Asked:
+def asked(*lengths: int, start: int = 10) -> GraphRequest:
     """One request: a text of each length, padded to the longest."""
     ids = np.full((len(lengths), max(lengths)), 7)
     mask = np.zeros_like(ids)
     for row, length in enumerate(lengths):
         ids[row, :length] = np.arange(start, start + length) + 1000 * row
         mask[row, :length] = 1
-    return Asked({"input_ids": ids, "attention_mask": mask}, ("sum", "tokens"))
+    return GraphRequest({"input_ids": ids, "attention_mask": mask}, ("sum", "tokens"))
 
 
-class Client(Waiting):
+class Client(QueuedRequest):
     """Who sent a request, and what came back."""
 
     def __init__(self, *lengths: int, start: int = 10, gone: bool = False) -> None:
         self.answers: list[Answer] = []
         self.answered = threading.Event()
         request = asked(*lengths, start=start)
-        self.sent = request.copied()
+        self.sent = request.copy()
         super().__init__(request, self._take, lambda: gone)
 
     def _take(self, answer: Answer) -> None:
@@ -86,7 +86,7 @@ class Client(Waiting):
     @property
     def memory(self) -> list[Any]:
         """Of what was sent."""
-        return list(self.asked.arrays.values())
+        return list(self.graph_request.arrays.values())
 
 
 def assert_own(client: Client) -> None:
@@ -101,7 +101,7 @@ def assert_own(client: Client) -> None:
 
 def started(graph: Graph, bound: int = 0, **settings: Any) -> RunQueue:
     """A queue with two lanes that runs."""
-    queue = RunQueue(graph, MOST, bound, PADDING, **{"most_tokens": 64, "lanes": LANES} | settings)
+    queue = RunQueue(graph, MOST, bound, PADDING, **{"max_tokens": 64, "lanes": LANES} | settings)
     queue.start()
     return queue
 
@@ -118,8 +118,8 @@ def test_a_short_text_does_not_wait_for_a_long_one() -> None:
     graph = Graph(60)
     queue = started(graph)
     long, short = Client(60), Client(5)
-    queue.handle([long])  # returns: there is another lane
-    queue.handle([short])
+    queue.submit([long])  # returns: there is another lane
+    queue.submit([short])
     assert_own(short)
     assert not long.answers
     graph.gates[60].set()
@@ -134,7 +134,7 @@ def test_triton_hands_over_more_at_once(bound: int) -> None:
     queue = started(graph, bound)
     sent = [Client(60), Client(61), Client(5), Client(6), Client(5)]
     for number, client in enumerate(sent):
-        queue.handle([client])
+        queue.submit([client])
         graph.wait_for(*[(1, 60), (1, 61)][: number + 1])
     graph.gates[61].set()
     for client in sent[1:]:
@@ -149,8 +149,8 @@ def test_where_triton_decides_it_keeps_what_could_not_begin() -> None:
     """execute() returns when the next one could begin."""
     graph = Graph(60, 61)
     queue = started(graph, TRITON_DECIDES)
-    queue.handle([Client(60)])
-    execute = aside(lambda: queue.handle([Client(61)]))
+    queue.submit([Client(60)])
+    execute = aside(lambda: queue.submit([Client(61)]))
     graph.wait_for((1, 60), (1, 61))
     execute.join(0.05)
     assert execute.is_alive()
@@ -165,7 +165,7 @@ def test_where_triton_decides_nobody_waits_here() -> None:
     """A run that ends is not enough, while one of its batch has not begun."""
     graph = Graph(40, 50, 60)
     queue = started(graph, TRITON_DECIDES)
-    execute = aside(lambda: queue.handle([Client(60), Client(50), Client(40)]))
+    execute = aside(lambda: queue.submit([Client(60), Client(50), Client(40)]))
     graph.wait_for((1, 60), (1, 50))
     graph.gates[50].set()
     graph.wait_for((1, 60), (1, 50), (1, 40))
@@ -183,7 +183,7 @@ def test_two_lanes_answer_one_request_once() -> None:
     graph = Graph(60, 61)
     queue = started(graph)
     both = Client(60, 61, 5)
-    execute = aside(lambda: queue.handle([both]))
+    execute = aside(lambda: queue.submit([both]))
     graph.wait_for((1, 60), (1, 61))
     graph.gates[60].set()
     graph.wait_for((1, 60), (1, 61), (1, 5))
@@ -201,7 +201,7 @@ def test_triton_s_memory_is_left_before_execute_returns() -> None:
     queue = started(graph)
     client = Client(60)
     arrays = client.memory
-    queue.handle([client])
+    queue.submit([client])
     for array in arrays:
         array[:] = 0
     graph.gates[60].set()
@@ -213,7 +213,7 @@ def test_one_bad_text_fails_alone_with_its_index() -> None:
     """What shares its run on its lane, and what is on the other one, gets its answer."""
     queue = started(Graph(poison=1012))
     bad, beside, other = Client(5, 5), Client(5, start=500), Client(40, start=2000)
-    queue.handle([bad, beside, other])
+    queue.submit([bad, beside, other])
     queue.close()
     [error] = bad.answers
     assert isinstance(error, RowError)
@@ -227,11 +227,11 @@ def test_who_has_gone_takes_no_lane() -> None:
     now = 0.0
     graph = Graph(60, 61)
     queue = started(graph, clock=lambda: now)
-    queue.handle([Client(60)])
-    execute = aside(lambda: queue.handle([Client(61)]))
+    queue.submit([Client(60)])
+    execute = aside(lambda: queue.submit([Client(61)]))
     graph.wait_for((1, 60), (1, 61))
     gone, present = Client(5, gone=True), Client(*[30] * (MOST - 1))
-    queue.handle([gone, present])  # a full batch: Triton may have more
+    queue.submit([gone, present])  # a full batch: Triton may have more
     now = 1.0
     graph.gates[61].set()
     assert_own(present)
@@ -246,9 +246,9 @@ def test_who_has_gone_takes_no_lane() -> None:
 def test_full_is_counted_behind_all_lanes() -> None:
     """A run's rows on each lane, and as many as may wait; the next one is refused at once."""
     graph = Graph(5)
-    queue = started(graph, bound=2, most_tokens=0)
+    queue = started(graph, bound=2, max_tokens=0)
     sent = [Client(5) for _ in range(LANES * MOST + 5)]
-    queue.handle(sent)
+    queue.submit(sent)
     refused = [client for client in sent if client.answers]
     assert refused == sent[LANES * MOST + 2 :]
     assert all(isinstance(client.answers[0], QueueFullError) for client in refused)
@@ -268,10 +268,10 @@ def test_everyone_gets_their_own(
 ) -> None:
     """Once; never more runs at a time than lanes, none larger than its bounds."""
     graph = Graph()
-    queue = started(graph, bound, most_tokens=tokens, lanes=lanes)
+    queue = started(graph, bound, max_tokens=tokens, lanes=lanes)
     clients = [Client(*lengths, start=10 * n) for n, lengths in enumerate(requests)]
     for first in range(0, len(clients), 3):
-        queue.handle(clients[first : first + 3])
+        queue.submit(clients[first : first + 3])
     queue.close()
     for client in clients:
         assert_own(client)

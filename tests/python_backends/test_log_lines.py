@@ -7,17 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from textlib import log_lines
+from textlib.triton import log_lines
 
-from tritonctl.server.log import ModelLines
+from tritonctl.runtimes.server_log import ModelLineFilter
 
-TEXTLIB = Path(log_lines.__file__).parents[1]
+TEXTLIB = Path(log_lines.__file__).parents[2]
 PROGRAM = """
 import logging, threading, warnings
-from textlib.log_lines import name_lines
-name_lines("speller_engine")
-name_lines("again")
-logging.getLogger("textlib.receipts").warning("stream %d: no receipt \\u5b57", 7)
+from textlib.triton.log_lines import tag_log_lines
+tag_log_lines("speller_engine")
+tag_log_lines("again")
+logging.getLogger("textlib.scheduling.acknowledgements").warning("stream %d: no receipt \\u5b57", 7)
 logging.getLogger("x").info("not shown")
 warnings.warn("old")
 def broken(): raise ValueError("in a thread")
@@ -56,8 +56,8 @@ def test_every_line_is_found() -> None:
     ]
     assert "again" not in text
     lines = [*OTHER.splitlines(), *text.splitlines(), *OTHER.splitlines()]
-    chosen = ModelLines(["speller", "speller_engine"])
-    assert [line for line in lines if chosen.wanted(line)] == text.splitlines()
+    chosen = ModelLineFilter(["speller", "speller_engine"])
+    assert [line for line in lines if chosen.matches(line)] == text.splitlines()
     assert "ValueError: in a thread" in text
     assert "RuntimeError: at the end" in text
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from textlib.errors import RequestError
-from textlib.neutral_tensors import NEUTRAL, check_neutral
+from textlib.triton.unused_tensors import NEUTRAL, check_neutral
+
+from tritonctl.repository.ensembles import ensemble_for
 
 CHECKOUT = Path(__file__).parents[2]
 # Every input that NVIDIA's `ensemble` declares (TensorRT-LLM 1.2).
@@ -28,10 +29,9 @@ NVIDIA = {
 
 def test_the_ensemble_declares_every_tensor_of_nvidias() -> None:
     """And the tokenizer reads every tensor of the table, and no other of NVIDIA's."""
-    file = CHECKOUT / "ensembles" / "text_generation.yaml"
-    ensemble = yaml.safe_load(file.read_text(encoding="utf-8"))
-    assert {item["name"] for item in ensemble["inputs"]} >= NVIDIA
-    assert ensemble["steps"]["tokenizer"]["inputs"].keys() == {*NEUTRAL, "text_input", "messages"}
+    ensemble, _ = ensemble_for("text_generation")
+    assert {tensor.name for tensor in ensemble.inputs} >= NVIDIA
+    assert ensemble.steps["tokenizer"].inputs.keys() == {*NEUTRAL, "text_input", "messages"}
     backend = CHECKOUT / "python_backends" / "tokenizer" / "backend.toml"
     declared = tomllib.loads(backend.read_text(encoding="utf-8"))["inputs"]
     assert {item["name"] for item in declared} == {*NEUTRAL, "text_input", "messages"}

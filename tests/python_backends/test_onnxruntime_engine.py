@@ -3,13 +3,13 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from textlib.errors import ConfigurationError
+from textlib.errors import ModelConfigurationError
 
 from tests.modules import module_of
 
@@ -22,15 +22,7 @@ SETTINGS: dict[str, Any] = {
 }
 SETTINGS |= {"execution_mode": "sequential", "graph_optimization_level": "all"}
 
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """What is imported here knows the stand-in: no other test may find it."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] in {"textlib", "tensorlib", "tasklib"}:
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("triton_utils")
 
 
 def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts: bool) -> Any:
@@ -63,8 +55,7 @@ def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts
     onnxruntime.cuda_version = "13.0"
     state: Any = ModuleType("onnxruntime.capi.onnxruntime_pybind11_state")
     state.InvalidArgument = ValueError
-    edge = ModuleType("triton_python_backend_utils")
-    for module in (onnxruntime, ModuleType("onnxruntime.capi"), state, edge):
+    for module in (onnxruntime, ModuleType("onnxruntime.capi"), state):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return module_of(MODEL, "onnxruntime_engine_model")
 
@@ -90,13 +81,13 @@ def test_a_graph_runs_where_its_instance_is(
 
 @pytest.mark.parametrize(
     ("built_for", "told"),
-    [([CPU], "the onnxruntime here has no CUDA"), ([CUDA, CPU], "could not start CUDA")],
+    [([CPU], "this onnxruntime has no CUDA"), ([CUDA, CPU], "could not start CUDA")],
 )
 def test_a_gpu_that_is_not_used_is_an_error(
     monkeypatch: pytest.MonkeyPatch, built_for: list[str], told: str
 ) -> None:
     """ONNX Runtime itself would answer from the CPU, many times slower."""
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ModelConfigurationError, match=told):
         _opened(_module(monkeypatch, built_for, starts=False), "GPU")
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from textlib.decoder_stream import Outgoing, Stream
-from textlib.departures import Departures
-from textlib.pace import RESPONSES_PER_CORE, UNPACED, Pace
-from textlib.request_tensors import GenerationRequest
-from textlib.sampling import SamplingParams
-from textlib.token_chunk import FinishReason, TokenChunk
-from textlib.turns import RECEIPT_POLL_SECONDS, Turns
+from textlib.scheduling.client_departures import ClientDepartures
+from textlib.scheduling.decoder_stream import DecoderStream, OutgoingResponse
+from textlib.scheduling.response_pacing import RESPONSES_PER_CORE, UNPACED, ResponsePacing
+from textlib.scheduling.send_order import RECEIPT_POLL_SECONDS, SendQueue
+from textlib.tokens.token_chunk import FinishReason, TokenChunk
+from textlib.triton.request_tensors import GenerationRequest
+from textlib.triton.sampling import SamplingParams
 
 INTERVAL = 0.01
-PACED = Pace(INTERVAL, most=1000.0)
+PACED = ResponsePacing(INTERVAL, max_responses_per_second=1000.0)
 
 
 class _Clock:
@@ -35,45 +35,45 @@ class _Sink:
         return False
 
 
-class _Receipts(Departures):
+class _Receipts(ClientDepartures):
     """The detokenizer has not received the last response of streams in `unread`."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.unread: set[int] = set()
 
-    def under_way(self, stream: Stream) -> int:
+    def in_flight(self, stream: DecoderStream) -> int:
         return int(stream.stream_id in self.unread)
 
 
 class _Line:
     """Streams that take turns: what the loop does, without its threads."""
 
-    def __init__(self, pace: Pace, streams: int = 1, live: int | None = None) -> None:
+    def __init__(self, pace: ResponsePacing, streams: int = 1, live: int | None = None) -> None:
         self.clock = _Clock()
         self.receipts = _Receipts()
-        self.turns = Turns(self.receipts, pace, self.clock)
+        self.turns = SendQueue(self.receipts, pace, self.clock)
         self.live = live or streams
         request = GenerationRequest(np.array([1], np.int32), SamplingParams(max_tokens=9), True)
-        self.streams = [Stream(number, request, _Sink()) for number in range(streams)]
+        self.streams = [DecoderStream(number, request, _Sink()) for number in range(streams)]
 
-    def make(self, stream: Stream, *ids: int) -> bool:
+    def make(self, stream: DecoderStream, *ids: int) -> bool:
         """The engine has made ids; whether the sender is woken for them."""
         stream.receive(ids)
         return self.turns.add(stream, self.live)
 
     def sent(self) -> list[list[int]]:
         """What goes out now, one response after another."""
-        self.turns.release()
+        self.turns.release_held()
         sent = []
-        while stream := self.turns.take():
+        while stream := self.turns.pop_ready():
             sent.append(self._send(stream))
         return sent
 
-    def _send(self, stream: Stream) -> list[int]:
+    def _send(self, stream: DecoderStream) -> list[int]:
         stream.queued = False
-        outgoing: Outgoing = stream.take()
-        stream.latest = self.clock.now
+        outgoing: OutgoingResponse = stream.next_response()
+        stream.last_response_at = self.clock.now
         assert outgoing.chunk is not None
         return list(outgoing.chunk.token_ids)
 
@@ -89,7 +89,7 @@ def test_first_at_once_then_once_an_interval() -> None:
         line.clock.now += 0.003
         line.make(stream, token)
         assert line.sent() == []
-    assert line.turns.patience() == pytest.approx(0.001)
+    assert line.turns.seconds_to_release() == pytest.approx(0.001)
     line.clock.now += 0.0011
     assert line.sent() == [[2, 3, 4]]
 
@@ -145,7 +145,7 @@ def test_the_sender_sleeps_while_all_are_held() -> None:
     assert line.make(early, 2)
     line.clock.now += INTERVAL
     assert line.sent() == [[2], [2, 3], [2]]
-    assert line.turns.patience() == float("inf")
+    assert line.turns.seconds_to_release() == float("inf")
 
 
 def test_what_was_made_while_it_sent_waits_its_time() -> None:
@@ -155,7 +155,7 @@ def test_what_was_made_while_it_sent_waits_its_time() -> None:
     line.make(stream, 1)
     line.receipts.unread.add(0)
     assert line.sent() == []
-    assert line.turns.patience() == pytest.approx(RECEIPT_POLL_SECONDS)
+    assert line.turns.seconds_to_release() == pytest.approx(RECEIPT_POLL_SECONDS)
     line.receipts.unread.clear()
     line.clock.now += RECEIPT_POLL_SECONDS
     assert line.sent() == [[1]]
@@ -163,7 +163,7 @@ def test_what_was_made_while_it_sent_waits_its_time() -> None:
 
 def test_unpaced_streams_send_each_token() -> None:
     """`stream_interval_ms: 0`."""
-    line = _Line(Pace.of_milliseconds(0))
+    line = _Line(ResponsePacing.from_milliseconds(0))
     (stream,) = line.streams
     for token in range(3):
         line.make(stream, token)
@@ -173,4 +173,4 @@ def test_unpaced_streams_send_each_token() -> None:
 def test_the_host_sets_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cores: 4,000 responses a second."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert Pace.of_milliseconds(10) == Pace(0.01, 4 * RESPONSES_PER_CORE)
+    assert ResponsePacing.from_milliseconds(10) == ResponsePacing(0.01, 4 * RESPONSES_PER_CORE)

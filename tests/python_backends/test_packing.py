@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorlib.batches import Answer, Arrays, Asked, Padding, RowError
-from tensorlib.packing import default_tokens, first_of, packed
-from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
+from tensorlib.batches import Answer, Arrays, GraphRequest, Padding, RowError
+from tensorlib.packing import default_tokens, next_row, rows_for_run
+from tensorlib.run_queue import TRITON_DECIDES, QueuedRequest, RunQueue
 
 MOST = 8
 RUN = 10.0
@@ -49,7 +49,7 @@ def test_a_run_keeps_its_bounds(
     """It holds the first row, and is within both bounds unless that is alone."""
     waiting = texts(*lengths)
     first = data.draw(st.sampled_from(waiting))
-    run = packed(waiting, first, most_rows, most_tokens, RUN)
+    run = rows_for_run(waiting, first, most_rows, most_tokens, RUN)
     assert first in run
     assert len({id(one) for one in run}) == len(run) <= most_rows
     assert len(run) == 1 or len(run) * max(one.length for one in run) <= most_tokens
@@ -60,7 +60,7 @@ def test_the_runs_cost_least(lengths: list[int]) -> None:
     """Taken until nobody waits, they cost no more than any other way to share runs by length."""
     waiting, total = texts(*lengths), 0.0
     while waiting:
-        run = packed(waiting, waiting[0], MOST, 1000, RUN)
+        run = rows_for_run(waiting, waiting[0], MOST, 1000, RUN)
         total += RUN + len(run) * max(one.length for one in run)
         waiting = [one for one in waiting if one not in run]
     ordered = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -81,35 +81,40 @@ def _cuts(count: int) -> list[list[int]]:
 def test_no_short_text_is_padded_to_a_long_one() -> None:
     """Whoever comes first."""
     waiting = texts(8, 8000, 9, 7, 10)
-    assert [one.length for one in packed(waiting, waiting[0], MOST, 16000, RUN)] == [7, 8, 9, 10]
-    assert [one.length for one in packed(waiting, waiting[1], MOST, 16000, RUN)] == [8000]
+    assert [one.length for one in rows_for_run(waiting, waiting[0], MOST, 16000, RUN)] == [
+        7,
+        8,
+        9,
+        10,
+    ]
+    assert [one.length for one in rows_for_run(waiting, waiting[1], MOST, 16000, RUN)] == [8000]
 
 
 @pytest.mark.parametrize(("most_rows", "most_tokens"), [(2, 1000), (8, 29)])
 def test_of_one_length_the_oldest_share_a_run(most_rows: int, most_tokens: int) -> None:
     """As many as it may hold."""
     waiting = [Text(10, at) for at in (3.0, 1.0, 4.0, 2.0)]
-    run = packed(waiting, waiting[1], most_rows, most_tokens, RUN)
+    run = rows_for_run(waiting, waiting[1], most_rows, most_tokens, RUN)
     assert [one.arrived for one in run] == [1.0, 2.0]
 
 
 def test_a_run_is_never_free() -> None:
     """Measured on a busy machine it may seem so: equal lengths share one all the same."""
     waiting = texts(7, 7, 7, 30)
-    assert [one.length for one in packed(waiting, waiting[0], MOST, 1000, 0.0)] == [7, 7, 7]
+    assert [one.length for one in rows_for_run(waiting, waiting[0], MOST, 1000, 0.0)] == [7, 7, 7]
 
 
 def test_up_to_512_tokens_the_oldest_goes_first() -> None:
     """Their cost is not worth an order of its own."""
     old, young = Text(500, 0.0), Text(5, 0.1)
-    assert first_of([young, old], 1.0) is old
+    assert next_row([young, old], 1.0) is old
 
 
 def test_a_long_text_waits_for_short_ones_and_gets_its_turn() -> None:
     """In proportion to its length: 16 times 512 waits 16 times as long."""
     long, short = Text(16 * 512, 0.0), Text(8, 0.9)
-    assert first_of([long, short], 1.0) is short
-    assert first_of([long, Text(8, 0.97)], 1.0) is long
+    assert next_row([long, short], 1.0) is short
+    assert next_row([long, Text(8, 0.97)], 1.0) is long
 
 
 @pytest.mark.parametrize(("run_tokens", "tokens"), [(0.0, 512), (10.0, 512), (100.0, 3200)])
@@ -137,20 +142,20 @@ class Encoder:
 PADDING = Padding({"input_ids": 7, "attention_mask": 0}, ("tokens",), RUN)
 
 
-def asked(*lengths: int, start: int = 10) -> Asked:
+def asked(*lengths: int, start: int = 10) -> GraphRequest:
     """One request: a text of each length, padded to the longest."""
     ids = np.full((len(lengths), max(lengths)), 7)
     mask = np.zeros_like(ids)
     for row, length in enumerate(lengths):
         ids[row, :length] = np.arange(start, start + length) + 1000 * row
         mask[row, :length] = 1
-    return Asked({"input_ids": ids, "attention_mask": mask}, ("sum", "tokens"))
+    return GraphRequest({"input_ids": ids, "attention_mask": mask}, ("sum", "tokens"))
 
 
-class Client(Waiting):
+class Client(QueuedRequest):
     """Who sent a request, and what came back."""
 
-    def __init__(self, request: Asked, *, gone: bool = False) -> None:
+    def __init__(self, request: GraphRequest, *, gone: bool = False) -> None:
         self.sent = request
         self.answers: list[Answer] = []
         super().__init__(request, self.answers.append, lambda: gone)
@@ -175,13 +180,13 @@ def test_texts_of_a_request_come_back_together(
 ) -> None:
     """Whichever runs they were in; no run is larger than its bounds."""
     encoder = Encoder()
-    queue = RunQueue(encoder, MOST, bound, PADDING, most_tokens=tokens)
+    queue = RunQueue(encoder, MOST, bound, PADDING, max_tokens=tokens)
     queue.start()
     clients = [
         Client(asked(*lengths, start=10 * number)) for number, lengths in enumerate(requests)
     ]
     for first in range(0, len(clients), 3):
-        queue.handle(clients[first : first + 3])
+        queue.submit(clients[first : first + 3])
     queue.close()
     for client in clients:
         assert_own(client)
@@ -192,9 +197,9 @@ def test_texts_of_a_request_come_back_together(
 def test_a_batch_of_mixed_lengths_is_no_batch_of_the_longest() -> None:
     """A request's texts are computed with those of their length, across requests."""
     encoder = Encoder()
-    queue = RunQueue(encoder, MOST, TRITON_DECIDES, PADDING, most_tokens=512)
+    queue = RunQueue(encoder, MOST, TRITON_DECIDES, PADDING, max_tokens=512)
     clients = [Client(asked(8, 200)), Client(asked(8, 201, 9))]
-    queue.handle(clients)
+    queue.submit(clients)
     for client in clients:
         assert_own(client)
     assert sorted(encoder.shapes) == [(2, 201), (3, 9)]
@@ -202,9 +207,9 @@ def test_a_batch_of_mixed_lengths_is_no_batch_of_the_longest() -> None:
 
 def test_one_bad_text_fails_its_request_with_its_index() -> None:
     """Others of the same run get their answers."""
-    queue = RunQueue(Encoder(poison=1012), MOST, TRITON_DECIDES, PADDING, most_tokens=512)
+    queue = RunQueue(Encoder(poison=1012), MOST, TRITON_DECIDES, PADDING, max_tokens=512)
     bad, good = Client(asked(5, 5)), Client(asked(5, start=500))
-    queue.handle([bad, good])
+    queue.submit([bad, good])
     [error] = bad.answers
     assert isinstance(error, RowError)
     assert str(error) == "item 1: poisoned"
@@ -214,15 +219,15 @@ def test_one_bad_text_fails_its_request_with_its_index() -> None:
 def test_texts_in_memory_of_triton_s_are_copied_before_it_is_gone() -> None:
     """Of a request of which one text has run, the other one."""
     encoder = Encoder()
-    queue = RunQueue(encoder, MOST, 16, PADDING, most_tokens=100)
+    queue = RunQueue(encoder, MOST, 16, PADDING, max_tokens=100)
     request = asked(5, 90)
     kept = {name: array.copy() for name, array in request.arrays.items()}
     client = Client(request)
-    queue.handle([client])
+    queue.submit([client])
     assert not client.answers
     for array in request.arrays.values():
         array[:] = 0
-    client.sent = Asked(kept, request.outputs)
+    client.sent = GraphRequest(kept, request.outputs)
     queue.start()
     queue.close()
     assert_own(client)
@@ -232,15 +237,15 @@ def test_a_late_long_text_delays_short_ones_by_one_run_at_most() -> None:
     """Five of 8,192 tokens wait already; the short one that comes goes before all but one."""
     now = 0.0
     encoder = Encoder()
-    queue = RunQueue(encoder, MOST, 0, PADDING, most_tokens=8192, clock=lambda: now)
+    queue = RunQueue(encoder, MOST, 0, PADDING, max_tokens=8192, clock=lambda: now)
     long = [Client(asked(8192)) for _ in range(5)]
-    queue.handle(long)  # the first of them runs
+    queue.submit(long)  # the first of them runs
     now = 5.0
     short = Client(asked(6))
-    queue.handle([short])
+    queue.submit([short])
     assert len(encoder.shapes) == 2
     now = 5.4  # a tenth of a long one's share of its waiting time
-    queue.handle([])
+    queue.submit([])
     assert_own(short)
     queue.start()
     queue.close()
@@ -255,20 +260,20 @@ def test_what_has_no_mask_is_joined_by_its_shape() -> None:
         shapes.append(arrays["pixel_values"].shape)
         return [arrays["pixel_values"].sum(axis=(1, 2))]
 
-    queue = RunQueue(graph, MOST, TRITON_DECIDES, Padding(), most_tokens=512)
-    images = [Asked({"pixel_values": np.ones((rows, 4, 4))}, ("sum",)) for rows in (2, 3, 1)]
-    queue.handle([Client(one) for one in images])
+    queue = RunQueue(graph, MOST, TRITON_DECIDES, Padding(), max_tokens=512)
+    images = [GraphRequest({"pixel_values": np.ones((rows, 4, 4))}, ("sum",)) for rows in (2, 3, 1)]
+    queue.submit([Client(one) for one in images])
     assert shapes == [(6, 4, 4)]
 
 
 def test_a_mask_with_gaps_is_left_to_the_graph() -> None:
     """The request runs whole and by itself."""
     encoder = Encoder()
-    queue = RunQueue(encoder, MOST, TRITON_DECIDES, PADDING, most_tokens=512)
+    queue = RunQueue(encoder, MOST, TRITON_DECIDES, PADDING, max_tokens=512)
     odd = asked(5, 5)
     odd.arrays["attention_mask"][0, 2] = 0
     clients = [Client(odd), Client(asked(5))]
-    queue.handle(clients)
+    queue.submit(clients)
     for client in clients:
         assert_own(client)
     assert sorted(encoder.shapes) == [(1, 5), (2, 5)]

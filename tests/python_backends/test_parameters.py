@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from textlib.errors import ConfigurationError
-from textlib.parameters import ModelParameters
+from textlib.errors import ModelConfigurationError
+from textlib.triton.parameters import ModelParameters
 
 
 def parameters(**values: str) -> ModelParameters:
@@ -38,9 +38,9 @@ def test_values() -> None:
     assert given.integers("ids") == (1, 2)
     assert given.integers("none") == ()
     assert given.settings("p") == {"A": "f32"}
-    assert given.record("deep") == {"a": {"b": [1]}}
+    assert given.json_object("deep") == {"a": {"b": [1]}}
     assert given.choice("empty", ("", "xgrammar")) == ""
-    assert given.word("p") == '{"A": "f32"}'
+    assert given.text("p") == '{"A": "f32"}'
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_values() -> None:
         ("[true]", lambda given: given.integers("key"), "JSON list"),
         ("[]", lambda given: given.settings("key"), "JSON object"),
         ('{"a": {}}', lambda given: given.settings("key"), "JSON object"),
-        ("[]", lambda given: given.record("key"), "JSON object"),
+        ("[]", lambda given: given.json_object("key"), "JSON object"),
         ("both", lambda given: given.choice("key", ("", "one", "other")), "one of one, other"),
     ],
 )
 def test_malformed(text: str, read: Callable[[ModelParameters], Any], expected: str) -> None:
     """The text, what was expected, and what to do."""
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ModelConfigurationError) as caught:
         read(parameters(key=text))
 
     message = str(caught.value)
@@ -71,5 +71,7 @@ def test_malformed(text: str, read: Callable[[ModelParameters], Any], expected: 
 
 def test_missing() -> None:
     """An old or hand-written configuration."""
-    with pytest.raises(ConfigurationError, match=r"speller_engine: .* no parameter 'max_seq_len'"):
+    with pytest.raises(
+        ModelConfigurationError, match=r"speller_engine: .* no parameter 'max_seq_len'"
+    ):
         parameters().integer("max_seq_len")

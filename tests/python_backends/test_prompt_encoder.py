@@ -4,8 +4,8 @@
 from pathlib import Path
 
 import pytest
-from textlib.errors import ConfigurationError, RequestError
-from textlib.prompt_encoder import PromptEncoder
+from textlib.errors import ModelConfigurationError, RequestError
+from textlib.tokens.prompt_encoder import PromptEncoder
 from tokenizers import Tokenizer, processors
 
 
@@ -91,7 +91,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text("{}", encoding="utf-8")
 
-    with pytest.raises(ConfigurationError, match=r"tokenizer\.json cannot be read"):
+    with pytest.raises(ModelConfigurationError, match=r"tokenizer\.json cannot be read"):
         encoder(path)
 
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textlib import receipts
-from textlib.receipts import (
+from textlib.scheduling import acknowledgements as receipts
+from textlib.scheduling.acknowledgements import (
     PAGE_STREAMS,
-    Page,
+    ReceiptPage,
     ReceiptWatch,
     ReceiptWriter,
-    seconds_starved,
     server_prefix,
+    starvation_seconds,
 )
 
 PREFIX = "tritonctl_unit_"
@@ -46,7 +46,7 @@ def clock() -> Clock:
 @pytest.fixture
 def watch(clock: Clock) -> Iterator[ReceiptWatch]:
     """The engine's side."""
-    watch = ReceiptWatch(Page.create(PREFIX), clock, lambda: clock.starved)
+    watch = ReceiptWatch(ReceiptPage.create(PREFIX), clock, lambda: clock.starved)
     yield watch
     watch.close()
 
@@ -66,7 +66,7 @@ def look(watch: ReceiptWatch, clock: Clock, seconds: float) -> list[int]:
     gone: list[int] = []
     for _ in range(round(seconds / TICK)):
         clock.now += TICK
-        gone = watch.departed()
+        gone = watch.departed_streams()
     return gone
 
 
@@ -78,21 +78,21 @@ def receive(writer: ReceiptWriter, watch: ReceiptWatch, stream_id: int, index: i
 
 def test_silence_is_departure(watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock) -> None:
     """After a quarter of a second, not before; also when nothing ever arrived."""
-    watch.begin(1)
-    watch.begin(2)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.watch(2)
+    watch.record_send(1, 0)
     receive(writer, watch, 1, 0)
-    watch.sending(1, 1)
-    watch.sending(2, 0)
+    watch.record_send(1, 1)
+    watch.record_send(2, 0)
     assert look(watch, clock, 0.2) == []
     assert look(watch, clock, 0.1) == [1, 2]
 
 
 def test_who_acknowledges_stays(watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock) -> None:
     """Each receipt ends the silence, even if more is under way."""
-    watch.begin(1)
+    watch.watch(1)
     for index in range(20):
-        watch.sending(1, index)
+        watch.record_send(1, index)
     for index in range(19):
         assert look(watch, clock, 0.2) == []
         receive(writer, watch, 1, index)
@@ -103,9 +103,9 @@ def test_a_stream_without_responses_is_not_silent(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """An engine may take long to make a token."""
-    watch.begin(1)
+    watch.watch(1)
     assert look(watch, clock, 60) == []
-    watch.sending(1, 0)
+    watch.record_send(1, 0)
     receive(writer, watch, 1, 0)
     assert look(watch, clock, 60) == []
 
@@ -114,8 +114,8 @@ def test_nobody_is_gone_before_a_detokenizer_reads_the_page(
     watch: ReceiptWatch, clock: Clock
 ) -> None:
     """One that does not know about receipts, or that is still starting."""
-    watch.begin(1)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.record_send(1, 0)
     assert look(watch, clock, 60) == []
 
 
@@ -123,8 +123,8 @@ def test_a_long_batch_is_no_silence(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """The detokenizer works on something else."""
-    watch.begin(1)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.record_send(1, 0)
     with writer.batch():
         assert look(watch, clock, 30) == []
     assert look(watch, clock, 0.1) == []
@@ -133,11 +133,11 @@ def test_a_long_batch_is_no_silence(
 
 def test_a_backlog_is_no_silence(watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock) -> None:
     """Older responses of others keep arriving; idle moments between batches prove nothing."""
-    watch.begin(1)
-    watch.begin(2)
+    watch.watch(1)
+    watch.watch(2)
     for index in range(200):
-        watch.sending(2, index)
-    watch.sending(1, 0)
+        watch.record_send(2, index)
+    watch.record_send(1, 0)
     for index in range(200):
         receive(writer, watch, 2, index)
         assert look(watch, clock, 0.02) == []
@@ -149,12 +149,12 @@ def test_later_responses_of_others_betray_who_is_gone(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """Under load the detokenizer is never idle, but it has passed the missing one."""
-    watch.begin(1)
-    watch.begin(2)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.watch(2)
+    watch.record_send(1, 0)
     gone: list[int] = []
     for index in range(15):
-        watch.sending(2, index)
+        watch.record_send(2, index)
         receive(writer, watch, 2, index)
         gone = look(watch, clock, 0.02)
     assert gone == [1]
@@ -164,11 +164,11 @@ def test_a_starved_engine_sees_no_silence(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """A process that slept for five seconds does not know what it missed."""
-    watch.begin(1)
-    watch.sending(1, 0)
-    watch.departed()
+    watch.watch(1)
+    watch.record_send(1, 0)
+    watch.departed_streams()
     clock.now += 5
-    assert watch.departed() == []
+    assert watch.departed_streams() == []
     receive(writer, watch, 1, 0)
     assert look(watch, clock, 1) == []
 
@@ -177,12 +177,12 @@ def test_late_looks_are_no_silence(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """A fifth counts of the time during which threads waited for a processor."""
-    watch.begin(1)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.record_send(1, 0)
     for _ in range(28):  # 1.12 s, and threads waited all the time
         clock.now += 0.04
         clock.starved += 0.04
-        assert watch.departed() == []
+        assert watch.departed_streams() == []
     receive(writer, watch, 1, 0)
     assert look(watch, clock, 1) == []
 
@@ -191,13 +191,13 @@ def test_a_starved_engine_still_notices_who_is_gone(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """It takes five times as long."""
-    watch.begin(1)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.record_send(1, 0)
     gone: list[list[int]] = []
     for _ in range(66):
         clock.now += TICK
         clock.starved += TICK
-        gone.append(watch.departed())
+        gone.append(watch.departed_streams())
     assert gone[60] == []
     assert gone[65] == [1]
 
@@ -205,22 +205,22 @@ def test_a_starved_engine_still_notices_who_is_gone(
 def test_seconds_starved(tmp_path: Path) -> None:
     """Of the first file that the kernel has; without one nothing is subtracted."""
     ours, machine = tmp_path / "cpu.pressure", tmp_path / "cpu"
-    assert seconds_starved([ours, machine]) == 0.0
+    assert starvation_seconds([ours, machine]) == 0.0
     lines = "some avg10=0.10 avg60=4.89 avg300=27.37 total={}\nfull avg10=0.00 total=9\n"
     machine.write_text(lines.format(1500000))
-    assert seconds_starved([ours, machine]) == 1.5
+    assert starvation_seconds([ours, machine]) == 1.5
     ours.write_text("")
-    assert seconds_starved([ours, machine]) == 1.5
+    assert starvation_seconds([ours, machine]) == 1.5
     ours.write_text(lines.format(500000))
-    assert seconds_starved([ours, machine]) == 0.5
+    assert starvation_seconds([ours, machine]) == 0.5
 
 
 def test_queue_delay_of_the_detokenizer_is_allowed_for(watch: ReceiptWatch, clock: Clock) -> None:
     """An operator may let Triton hold responses back to batch them."""
     writer = ReceiptWriter(PREFIX, queue_delay_ms=400)
     receive(writer, watch, 999, 0)
-    watch.begin(1)
-    watch.sending(1, 0)
+    watch.watch(1)
+    watch.record_send(1, 0)
     assert look(watch, clock, 0.9) == []
     assert look(watch, clock, 0.3) == [1]
     writer.close()
@@ -230,41 +230,41 @@ def test_streams_that_share_a_word_are_not_confused(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """A stream that outlives 16,384 others loses its place, never its life."""
-    watch.begin(1)
-    watch.sending(1, 0)
-    watch.begin(1 + PAGE_STREAMS)
-    watch.sending(1 + PAGE_STREAMS, 0)
+    watch.watch(1)
+    watch.record_send(1, 0)
+    watch.watch(1 + PAGE_STREAMS)
+    watch.record_send(1 + PAGE_STREAMS, 0)
     assert look(watch, clock, 1) == [1 + PAGE_STREAMS]
 
 
 def test_what_is_under_way(watch: ReceiptWatch, writer: ReceiptWriter) -> None:
     """Sent and not received; nothing where nobody acknowledges."""
-    watch.begin(1)
-    assert watch.under_way(1) == 0
-    watch.sending(1, 0)
-    watch.sending(1, 1)
-    assert watch.under_way(1) == 2
+    watch.watch(1)
+    assert watch.in_flight(1) == 0
+    watch.record_send(1, 0)
+    watch.record_send(1, 1)
+    assert watch.in_flight(1) == 2
     receive(writer, watch, 1, 0)
-    assert watch.under_way(1) == 1
+    assert watch.in_flight(1) == 1
     receive(writer, watch, 1, 1)
-    assert watch.under_way(1) == watch.under_way(2) == 0
+    assert watch.in_flight(1) == watch.in_flight(2) == 0
 
 
 def test_nothing_is_under_way_without_a_detokenizer(watch: ReceiptWatch) -> None:
     """A stream must not wait for receipts that nobody writes."""
-    watch.begin(1)
-    watch.sending(1, 0)
-    assert watch.under_way(1) == 0
+    watch.watch(1)
+    watch.record_send(1, 0)
+    assert watch.in_flight(1) == 0
 
 
 def test_finished_streams_are_forgotten(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:
     """Nobody waits for the receipt of a final response."""
-    watch.begin(1)
-    watch.sending(1, 0)
-    watch.end(1)
-    watch.sending(1, 1)
+    watch.watch(1)
+    watch.record_send(1, 0)
+    watch.unwatch(1)
+    watch.record_send(1, 1)
     assert look(watch, clock, 1) == []
 
 
@@ -283,7 +283,7 @@ def test_page_of_another_size_is_ignored(shared_memory: Path, writer: ReceiptWri
 
 def test_nothing_is_left_of_a_closed_page(shared_memory: Path) -> None:
     """The file carries the server's prefix, so that a crash is cleaned up too, and goes."""
-    page = Page.create(PREFIX)
+    page = ReceiptPage.create(PREFIX)
     [file] = shared_memory.iterdir()
     assert file.name.startswith(PREFIX)
     page.remove()
@@ -293,9 +293,9 @@ def test_nothing_is_left_of_a_closed_page(shared_memory: Path) -> None:
 def test_many_pages_do_not_pile_up(writer: ReceiptWriter) -> None:
     """Engines that were reloaded leave theirs behind: the detokenizer lets go."""
     for _ in range(40):
-        page = Page.create(PREFIX)
+        page = ReceiptPage.create(PREFIX)
         writer.acknowledge(page.key, 1, 0)
-        assert page.received(1) == 1
+        assert page.received_count(1) == 1
         page.remove()
     assert len(writer._pages) <= 16
 

@@ -17,15 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from textlib.decoder_loop import DecoderLoop
-from textlib.decoder_stream import Stream, watch_for
-from textlib.detokenize import decode_chunk
 from textlib.errors import RequestError
-from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
-from textlib.resumed import DIGEST, check_resumed
-from textlib.sampling import SamplingParams
-from textlib.token_bytes import TokenTable, load_token_bytes
-from textlib.token_chunk import SLOTS, FinishReason, TokenChunk, pack, unpack
+from textlib.scheduling.decoder_loop import DecoderLoop
+from textlib.scheduling.decoder_stream import DecoderStream, open_stop_watch
+from textlib.tokens.detokenize import decode_chunk
+from textlib.tokens.resume_check import DIGEST_PARAMETER, check_resumed_text
+from textlib.tokens.token_bytes import TokenTable, load_token_bytes
+from textlib.tokens.token_chunk import SLOTS, FinishReason, TokenChunk, pack, unpack
+from textlib.triton.request_tensors import (
+    GenerationRequest,
+    SequenceLimits,
+    read_generation_request,
+)
+from textlib.triton.sampling import SamplingParams
 from tokenizers import Tokenizer
 
 from tests import sample_tokenizers
@@ -54,11 +58,11 @@ class Script:
             np.array([*self.prompt, *have], dtype=np.int32),
             SamplingParams(BUDGET - len(have)),
             streaming=True,
-            resumed=len(have),
+            num_resumed_ids=len(have),
             **self.asked,
         )
-        watch = watch_for(request, self.table)
-        stream = Stream(1, request, NO_SINK, watch, table=self.table)
+        watch = open_stop_watch(request, self.table)
+        stream = DecoderStream(1, request, NO_SINK, watch, table=self.table)
         start, turn, made = len(have), 0, []
         while stream.outcome is None:
             size = sizes[turn % len(sizes)]
@@ -66,9 +70,9 @@ class Script:
             if stream.receive(new):
                 stream.outcome = FinishReason.STOP
             elif start >= len(self.ids):
-                stream.outcome = FinishReason.STOP if stream.let_go() else FinishReason.LENGTH
-            if stream.wants_sending:
-                chunk: Any = stream.take().chunk  # the sink may be the one that packs it
+                stream.outcome = FinishReason.STOP if stream.flush() else FinishReason.LENGTH
+            if stream.has_response:
+                chunk: Any = stream.next_response().chunk  # the sink may be the one that packs it
                 made.append(unpack(pack(chunk) if isinstance(chunk, TokenChunk) else chunk))
         return made
 
@@ -96,9 +100,11 @@ class Script:
         Raises RequestError.
         """
         ids = np.array([*self.prompt, *have], dtype=np.int32)
-        request = GenerationRequest(ids, SamplingParams(9), streaming=True, resumed=len(have))
+        request = GenerationRequest(
+            ids, SamplingParams(9), streaming=True, num_resumed_ids=len(have)
+        )
         digest = hashlib.sha256(text.encode()).hexdigest()
-        check_resumed(request, self.table, {DIGEST: digest})
+        check_resumed_text(request, self.table, {DIGEST_PARAMETER: digest})
 
 
 def _end(responses: Sequence[TokenChunk]) -> tuple[int, int, FinishReason]:
@@ -195,11 +201,11 @@ def test_the_budget_is_that_of_the_whole_answer() -> None:
     """The engine reads prompt and answer, and makes what is left; the prompt stays the prompt."""
     request = _read([8, 9], request_output_len=6, min_tokens=3)
     assert request.token_ids.tolist() == [5, 6, 7, 8, 9]
-    assert (request.num_input_tokens, request.resumed) == (3, 2)
+    assert (request.num_input_tokens, request.num_resumed_ids) == (3, 2)
     assert (request.sampling.max_tokens, request.sampling.min_tokens) == (4, 1)
     assert _read([8] * 5).sampling.max_tokens == 16 - 3 - 5
     assert _read([8] * 5, min_tokens=2).sampling.min_tokens == 0
-    assert _read([]).resumed == 0
+    assert _read([]).num_resumed_ids == 0
 
 
 @pytest.mark.parametrize(
@@ -277,9 +283,12 @@ def test_ids_of_another_tokenizer_are_not_continued() -> None:
     words = "seven thousand three hundred"
     ids = shipped[0].encode(words, add_special_tokens=False).ids
     Script(shipped[1][True], ids).check_resumed(ids, words)
-    with pytest.raises(RequestError, match=r"these \d+ ids are not the text .* another tokenizer"):
+    with pytest.raises(RequestError, match=r"these \d+ ids to another text .* another tokenizer"):
         Script(other[1][True], ids).check_resumed(ids, words)
     request = GenerationRequest(
-        np.array([1, *ids], dtype=np.int32), SamplingParams(9), streaming=True, resumed=len(ids)
+        np.array([1, *ids], dtype=np.int32),
+        SamplingParams(9),
+        streaming=True,
+        num_resumed_ids=len(ids),
     )
-    check_resumed(request, other[1][True], {})  # of a client that does not tell its text
+    check_resumed_text(request, other[1][True], {})  # of a client that does not tell its text

@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults, limits and error texts of the public request tensors."""
 
-import tomllib
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from textlib.errors import RequestError
-from textlib.request_tensors import (
+from textlib.triton.request_tensors import (
     PUBLIC_NAMES,
     GenerationRequest,
-    Guide,
+    GuideSpec,
     SequenceLimits,
     read_generation_request,
 )
+from textlib.triton.sampling import SamplingParams
+from textlib.triton.sampling_table import PARAMETERS
+
+from tritonctl.repository.backends import backend_named
 
 LIMITS = SequenceLimits(
     max_input_len=10, max_seq_len=16, kv_tokens=64, vocab_size=100, eos_token_ids=(2, 3)
 )
 ENGINE_NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
-ENGINE = Path(__file__).parents[2] / "python_backends" / "openvino_engine" / "backend.toml"
 
 
 def read(
@@ -61,6 +63,9 @@ def test_defaults() -> None:
         ({"top_k": 2}, False),
         ({"top_p": 1.0}, True),
         ({"top_p": 0.9}, False),
+        ({"min_p": 0.0}, True),
+        ({"min_p": 0.1}, False),
+        ({"temperature": 1.0, "min_p": 1.0}, True),
         ({"temperature": 0.0, "top_k": 5, "top_p": 0.5}, True),
         ({"temperature": 1.0, "top_k": 1}, True),
         ({"temperature": 1.0, "top_p": 1.0}, False),
@@ -79,6 +84,7 @@ def test_sampling_values_arrive() -> None:
     sampling = read(
         top_k=5,
         top_p=0.5,
+        min_p=0.25,
         repetition_penalty=1.25,
         presence_penalty=-2.0,
         frequency_penalty=2.0,
@@ -88,6 +94,7 @@ def test_sampling_values_arrive() -> None:
     ).sampling
 
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (1.0, 5, 0.5)
+    assert sampling.min_p == 0.25
     assert (sampling.repetition_penalty, sampling.presence_penalty) == (1.25, -2.0)
     assert (sampling.frequency_penalty, sampling.seed) == (2.0, 2**64 - 1)
     assert (sampling.max_tokens, sampling.end_ids) == (4, (9,))
@@ -142,6 +149,7 @@ def test_one_empty_word_means_none() -> None:
         ({"seed": 1, "random_seed": 2}, "seed is 1 and random_seed is 2: two names of one value"),
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": float("nan")}, "top_p is nan"),
+        ({"min_p": 1.5}, "min_p is 1.5, expected from 0 to 1"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
         ({"repetition_penalty": float("inf")}, "repetition_penalty is inf"),
         ({"presence_penalty": 2.5}, "presence_penalty is 2.5, expected from -2 to 2"),
@@ -150,7 +158,7 @@ def test_one_empty_word_means_none() -> None:
         ({"end_id": -2}, "end_id is -2"),
         ({"end_id": [1, -1]}, "end_id is -1, expected .* alone for none"),
         ({"end_id": [1] * 65}, "end_id has 65 ids"),
-        ({"min_tokens": 14}, "min_tokens is 14, expected from 0 .* to 13"),
+        ({"min_tokens": 14}, "min_tokens is 14, expected from 0 to 13"),
         ({"min_tokens": -1}, "min_tokens is -1"),
         ({"stop_words": [b"a", b""]}, r"stop_words\[1\] is empty"),
         ({"stop_words": [b"a"] * 65}, "stop_words has 65 words, expected at most 64"),
@@ -161,7 +169,7 @@ def test_one_empty_word_means_none() -> None:
         ({"max_tokens": [1, 2]}, r"max_tokens has shape \[1, 1, 2\]"),
         ({"prompt": []}, "text_input is empty"),
         ({"prompt": [1] * 11}, r"text_input has 11 tokens, the limit is 10 \(max_input_len\)"),
-        ({"prompt": [100]}, "the model knows 0 to 99"),
+        ({"prompt": [100]}, "the model has 0 to 99"),
         ({"prompt": [-1]}, "ids from -1"),
     ],
 )
@@ -180,7 +188,7 @@ def test_a_small_kv_cache_is_the_limit() -> None:
     assert read(limits=small).sampling.max_tokens == 5
     with pytest.raises(RequestError, match="KV cache holds 8 tokens"):
         read(limits=small, max_tokens=6)
-    with pytest.raises(RequestError, match="nothing is left for the answer"):
+    with pytest.raises(RequestError, match="no tokens remain for the answer"):
         read(prompt=[1] * 8, limits=small)
 
 
@@ -218,14 +226,20 @@ def test_the_prompt_is_a_copy() -> None:
 
 def test_every_public_tensor_is_declared_by_the_engine() -> None:
     """The configuration and the code that reads it agree."""
-    backend = tomllib.loads(ENGINE.read_text(encoding="utf-8"))
-    declared = {entry["name"] for entry in backend["inputs"]}
+    backend = backend_named("openvino_engine")
+    declared = {tensor.name for tensor in backend.inputs}
 
     guide = {"guided_decoding_guide_type", "guided_decoding_guide"}
     assert declared == {"input_ids", "input_lengths", "acknowledged", *PUBLIC_NAMES, *guide}
-    assert all(
-        entry["optional"] != (entry["name"].startswith("input_")) for entry in backend["inputs"]
-    )
+    assert all(tensor.optional != tensor.name.startswith("input_") for tensor in backend.inputs)
+
+
+def test_sampling_params_have_a_field_for_each_parameter() -> None:
+    """With the neutral value of sampling.json as its default."""
+    defaults = {field.name: field.default for field in fields(SamplingParams)}
+    assert {name: defaults.get(name, "missing") for name in PARAMETERS} == {
+        name: parameter.neutral for name, parameter in PARAMETERS.items()
+    }
 
 
 def read_texts(**texts: bytes | list[bytes]) -> GenerationRequest:
@@ -250,8 +264,8 @@ def test_adapter_and_guide() -> None:
         guided_decoding_guide=b"[0-9]+",
     )
     assert asked.lora_name == "françois"
-    assert asked.guide == Guide("regex", "[0-9]+")
-    assert read_texts(guided_decoding_guide_type=b"json").guide == Guide("json")
+    assert asked.guide == GuideSpec("regex", "[0-9]+")
+    assert read_texts(guided_decoding_guide_type=b"json").guide == GuideSpec("json")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from textlib.server_memory import STEP_BYTES, ServerMemory
+from textlib.triton.server_memory import STEP_BYTES, ServerMemory
 
-from tritonctl.server.usage import ServerUsage
+from tritonctl.supervision.process_usage import ServerUsage
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SERVER = 10

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textlib.decoder_loop import DecoderLoop
-from textlib.decoder_stream import Stream, watch_for
-from textlib.detokenize import decode_chunk
 from textlib.errors import RequestError
-from textlib.request_tensors import GenerationRequest
-from textlib.sampling import SamplingParams
-from textlib.stop_words import MAX_WORD_BYTES, MAX_WORDS, StopWatch, check_words
-from textlib.token_bytes import TokenBytes, TokenTable, load_token_bytes
-from textlib.token_chunk import SLOTS, FinishReason, TokenChunk
+from textlib.scheduling.decoder_loop import DecoderLoop
+from textlib.scheduling.decoder_stream import DecoderStream, open_stop_watch
+from textlib.tokens.detokenize import decode_chunk
+from textlib.tokens.stop_words import MAX_WORD_BYTES, MAX_WORDS, StopWatch, check_stop_words
+from textlib.tokens.token_bytes import TokenBytes, TokenTable, load_token_bytes
+from textlib.tokens.token_chunk import SLOTS, FinishReason, TokenChunk
+from textlib.triton.request_tensors import GenerationRequest
+from textlib.triton.sampling import SamplingParams
 from tokenizers import Tokenizer
 
 from tests.examples import examples
@@ -51,14 +51,14 @@ def request(
 
 def pieces(
     table: TokenTable, asked: GenerationRequest, steps: list[list[int]], pace: int = 1
-) -> tuple[list[str], Stream]:
+) -> tuple[list[str], DecoderStream]:
     """What a client gets: one response after every `pace` steps, as the sender would send them."""
-    stream = Stream(1, asked, _NoSink(), watch_for(asked, table), table)
+    stream = DecoderStream(1, asked, _NoSink(), open_stop_watch(asked, table), table)
     texts: list[str] = []
 
     def send() -> None:
-        while stream.wants_sending:
-            outgoing = stream.take()
+        while stream.has_response:
+            outgoing = stream.next_response()
             assert outgoing.chunk is not None
             texts.append(decode_chunk(table, outgoing.chunk))
             if outgoing.final:
@@ -71,7 +71,7 @@ def pieces(
         if number % pace == 0:
             send()
     else:
-        stream.outcome = FinishReason.STOP if stream.let_go() else FinishReason.LENGTH
+        stream.outcome = FinishReason.STOP if stream.flush() else FinishReason.LENGTH
     send()
     return texts, stream
 
@@ -234,9 +234,9 @@ def test_an_engine_without_a_tokenizer_refuses_stop_words() -> None:
 def test_as_many_and_as_long_as_may_be() -> None:
     """64 words of 256 bytes each; a word that is named twice counts once."""
     words = [f"{number:02}".encode().ljust(MAX_WORD_BYTES, b"x") for number in range(MAX_WORDS)]
-    assert check_words("stop_words", words) == tuple(words)
-    assert check_words("stop_words", [b"a", b"b", b"a"]) == (b"a", b"b")
-    assert check_words("stop_words", [b""]) == check_words("stop_words", []) == ()
+    assert check_stop_words("stop_words", words) == tuple(words)
+    assert check_stop_words("stop_words", [b"a", b"b", b"a"]) == (b"a", b"b")
+    assert check_stop_words("stop_words", [b""]) == check_stop_words("stop_words", []) == ()
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ def test_as_many_and_as_long_as_may_be() -> None:
 def test_words_that_cannot_be(words: list[bytes], problem: str) -> None:
     """By name, element and limit."""
     with pytest.raises(RequestError, match=problem):
-        check_words("stop_words", words)
+        check_stop_words("stop_words", words)
 
 
 # Ids that open a text otherwise than they go on with it; 1 is skipped.
-TWO_WAYS = TokenBytes(data=[b" a", b""], head=[b"a", b""], opens=[True, False])
+TWO_WAYS = TokenBytes(data=[b" a", b""], first_data=[b"a", b""], is_visible=[True, False])
 
 
 @pytest.mark.parametrize(
@@ -278,4 +278,4 @@ def test_the_first_id_with_text_opens_it(ids: list[int], matches: list[bool]) ->
 @pytest.mark.parametrize(("earlier", "matched"), [([], False), ([1], False), ([0], True)])
 def test_what_was_sent_before_a_break_has_opened_it(earlier: list[int], matched: bool) -> None:
     """Only if any of it has text."""
-    assert StopWatch([b" a"], TWO_WAYS, earlier=earlier).feed([0]).matched is matched
+    assert StopWatch([b" a"], TWO_WAYS, preceding_ids=earlier).feed([0]).matched is matched

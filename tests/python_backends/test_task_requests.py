@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tasklib.graph_task import GraphTask, GraphWork
-from tasklib.last_steps import Entities, Labels, Matryoshka
-from tasklib.task_file import EmbeddingFacts, Task, TextSettings
+from tasklib.last_steps import EntitiesStep, LabelsStep, MatryoshkaStep
+from tasklib.task_file import EmbeddingInfo, TaskDefinition, TextSettings
 from tasklib.text_requests import TextRequests
-from textlib.errors import ConfigurationError, EngineFailedError, RequestError
-from textlib.parameters import ModelParameters
+from textlib.errors import EngineFailedError, ModelConfigurationError, RequestError
+from textlib.triton.parameters import ModelParameters
 from tokenizers import Tokenizer, processors
 
 from tests import sample_tokenizers
 
 TEXT = TextSettings(16, 0, ("input_ids", "attention_mask"))
-EMBEDDING = Task("embedding", TEXT, embedding=EmbeddingFacts(3, normalized=True))
-RERANK = Task("rerank", TextSettings(16, 0, ("input_ids", "token_type_ids"), pair=True))
-TOKENS = Task("token_classification", TEXT, labels=["O", "X"])
-CLASSES = Task("classification", TEXT, labels=["bad", "good"])
+EMBEDDING = TaskDefinition("embedding", TEXT, embedding=EmbeddingInfo(3, normalized=True))
+RERANK = TaskDefinition("rerank", TextSettings(16, 0, ("input_ids", "token_type_ids"), pair=True))
+TOKENS = TaskDefinition("token_classification", TEXT, labels=["O", "X"])
+CLASSES = TaskDefinition("classification", TEXT, labels=["bad", "good"])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_bad_text_fails_its_request_alone(tokenizer: Path) -> None:
         "text_input[1] is not valid UTF-8",
         "text_input has no items, expected one text or more.",
         "text_input has no items, expected one text or more.",
-        "text_input has 2 items, and another tensor has not.",
+        "text_input has 2 items, another tensor has a different number.",
     ]
 
 
@@ -135,7 +135,7 @@ def test_offsets_only_for_token_classification(tokenizer: Path) -> None:
 def test_settings_of_a_whole_request() -> None:
     """top_k and dimensions make the answer's shape: all items have the same."""
     scores = np.array([[0.2, 0.8], [0.6, 0.4]], dtype=np.float32)
-    labels = Labels(CLASSES)
+    labels = LabelsStep(CLASSES)
 
     assert labels.answer({"top_k": np.array([[1], [1]])}, scores)["label"].tolist() == [
         [b"good"],
@@ -146,15 +146,15 @@ def test_settings_of_a_whole_request() -> None:
     with pytest.raises(RequestError, match="top_k is 0"):
         labels.check({"top_k": np.array([[0]])})
     with pytest.raises(RequestError, match="dimensions is 4, expected 1 to 3"):
-        Matryoshka(EMBEDDING).check({"dimensions": np.array([[4]])})
-    with pytest.raises(ConfigurationError, match="embedding has no `labels`"):
-        Labels(EMBEDDING)
-    with pytest.raises(ConfigurationError, match="classification has no `embedding`"):
-        Matryoshka(CLASSES)
+        MatryoshkaStep(EMBEDDING).check({"dimensions": np.array([[4]])})
+    with pytest.raises(ModelConfigurationError, match="embedding has no `labels`"):
+        LabelsStep(EMBEDDING)
+    with pytest.raises(ModelConfigurationError, match="classification has no `embedding`"):
+        MatryoshkaStep(CLASSES)
 
 
 def _answer(task: GraphTask, sent: dict[str, NDArray[Any]], output: Any) -> dict[str, Any]:
-    [work] = task.works([sent])
+    [work] = task.prepare_all([sent])
     assert isinstance(work, GraphWork), work
     return work.answer({task.outputs[0]: output})
 
@@ -166,7 +166,7 @@ def test_an_engine_that_is_the_whole_model_answers_like_its_steps(tokenizer: Pat
     assert isinstance(encoded, dict)
     scores = np.zeros((*encoded["input_ids"].shape, 2), dtype=np.float32)
     scores[:, :, 1] = 1
-    apart = Entities(TOKENS).answer({**texts, **encoded}, scores)["entities"]
+    apart = EntitiesStep(TOKENS).answer({**texts, **encoded}, scores)["entities"]
     known = parameters(inline_encoder_tokenizer="true", inline_entities="true")
 
     whole = GraphTask(TOKENS, tokenizer, known, TEXT.inputs, ["token_scores"])
@@ -175,7 +175,7 @@ def test_an_engine_that_is_the_whole_model_answers_like_its_steps(tokenizer: Pat
     assert answer["entities"].tolist() == apart.tolist()
     assert [one["text"] for one in json.loads(apart[0, 0])] == ["player plays 日本"]
     assert answer["num_input_tokens"].tolist() == encoded["num_input_tokens"].tolist()
-    [bad] = whole.works([{"text_input": np.array([[b"\xff"]], dtype=object)}])
+    [bad] = whole.prepare_all([{"text_input": np.array([[b"\xff"]], dtype=object)}])
     assert str(bad).startswith("text_input[0] is not valid UTF-8")
 
 
@@ -189,9 +189,9 @@ def test_an_engine_that_does_the_last_step(tokenizer: Path) -> None:
     answer = _answer(engine, {**ids, "top_k": np.array([[1]])}, np.array([[0.3, 0.7]]))
 
     assert answer["label"].tolist() == [[b"good"]]
-    [refused] = engine.works([{**ids, "top_k": np.array([[0]])}])
+    [refused] = engine.prepare_all([{**ids, "top_k": np.array([[0]])}])
     assert str(refused) == "top_k is 0, expected 1 or more."
-    [missing] = engine.works([{"input_ids": ids["input_ids"]}])
+    [missing] = engine.prepare_all([{"input_ids": ids["input_ids"]}])
     assert str(missing) == "attention_mask is missing: the graph reads it."
 
 
@@ -202,7 +202,7 @@ def test_what_a_request_brings_outlives_its_memory(tokenizer: Path) -> None:
     )
     dimensions = np.array([[2]])
     ids = {"input_ids": np.ones((1, 3)), "attention_mask": np.ones((1, 3))}
-    [work] = engine.works([{**ids, "dimensions": dimensions}])
+    [work] = engine.prepare_all([{**ids, "dimensions": dimensions}])
     assert isinstance(work, GraphWork)
     dimensions[:] = 77
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tasklib.item_errors import ItemError
 from tasklib.task_file import TextSettings
-from tasklib.text_encoding import EncodedText, TextEncoder, TextItem, padded, padding_of
-from textlib.errors import ConfigurationError
+from tasklib.text_encoding import EncodedText, TextEncoder, TextItem, pad_rows, padding_values
+from textlib.errors import ModelConfigurationError
 from tokenizers import Tokenizer, normalizers, processors
 
 from tests import sample_tokenizers
@@ -141,7 +141,7 @@ def test_too_long_is_refused_with_the_counts(bert_folder: Path) -> None:
     assert not rows(encoder, TextItem("play play play play play play", truncate=False))[0].truncated
     assert problem(encoder, TextItem("play " * 7, truncate=False)) == (
         "text_input has 9 tokens, the model reads 8 (max_seq_len), and truncate is false. "
-        "Shorten the text, or leave truncate out."
+        "Shorten the text, or set truncate to true."
     )
     assert "text_input and text_pair have 11 tokens" in problem(
         encoder, TextItem("play " * 4, "play " * 4, truncate=False)
@@ -170,12 +170,12 @@ def test_bad_items_fail_alone(bert_folder: Path) -> None:
         "query is not valid UTF-8: byte 0xff at offset 4 (invalid start byte).",
         "text_input is not valid UTF-8: byte 0xc3 at offset 0 (unexpected end of data).",
         "text_input is missing: this model reads two texts.",
-        "prompt_name is `query`, expected none: the model has none.",
+        "prompt_name is `query`, expected no prompt.",
         None,
         None,
     ]
     assert isinstance(answers[1], ItemError)
-    assert str(answers[1].at(3)).startswith("query[3] is not valid UTF-8")
+    assert str(answers[1].with_index(3)).startswith("query[3] is not valid UTF-8")
 
 
 def test_a_text_without_tokens_is_refused(byte_level: Path) -> None:
@@ -242,13 +242,13 @@ def test_rows_are_padded_on_the_right(bert_folder: Path) -> None:
     encoded = rows(encoder, TextItem("play"), TextItem("play", "play play"))
     short, long = (row.ids.tolist() for row in encoded)
 
-    arrays = padded(encoded, TextSettings(32, 7, ("input_ids", "attention_mask")))
+    arrays = pad_rows(encoded, TextSettings(32, 7, ("input_ids", "attention_mask")))
 
     fill = len(long) - len(short)
     assert arrays["input_ids"].tolist() == [short + [7] * fill, long]
     assert arrays["attention_mask"].tolist() == [[1] * len(short) + [0] * fill, [1] * len(long)]
     assert arrays.keys() == {"input_ids", "attention_mask"}
-    types = padded(encoded, settings(), length=9)["token_type_ids"]
+    types = pad_rows(encoded, settings(), length=9)["token_type_ids"]
     assert types.shape == (2, 9)
     assert types.dtype == np.int64
     assert types[1].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
@@ -259,16 +259,16 @@ def test_prompt_is_left_out_of_the_pooling_mask(bert_folder: Path) -> None:
     known = settings(prompts={"query": "play play "}, include_prompt=False)
     encoder = TextEncoder(bert_folder, known)
 
-    arrays = padded(rows(encoder, TextItem("play", prompt_name="query"), TextItem("play")), known)
+    arrays = pad_rows(rows(encoder, TextItem("play", prompt_name="query"), TextItem("play")), known)
 
     assert arrays["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     assert arrays["pooling_mask"].tolist() == [[0, 0, 0, 1, 1], [1, 1, 1, 0, 0]]
-    assert padding_of(known) == dict.fromkeys(arrays, 0)
+    assert padding_values(known) == dict.fromkeys(arrays, 0)
 
 
 def test_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
     """At load."""
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
 
-    with pytest.raises(ConfigurationError, match=r"tokenizer\.json cannot be read"):
+    with pytest.raises(ModelConfigurationError, match=r"tokenizer\.json cannot be read"):
         TextEncoder(tmp_path, settings())

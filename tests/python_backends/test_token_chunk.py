@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textlib.errors import RequestError
-from textlib.token_chunk import (
+from textlib.tokens.token_chunk import (
     HEADER,
     SLOTS,
     WINDOW,

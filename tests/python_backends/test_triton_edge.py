@@ -3,9 +3,8 @@
 
 import json
 import os
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from textlib.decoder_stream import Stream
-from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest
-from textlib.sampling import SamplingParams
-from textlib.token_bytes import load_token_bytes
-from textlib.token_chunk import FinishReason, TokenChunk, pack, unpack
+from textlib.scheduling.decoder_stream import DecoderStream
+from textlib.tokens.token_bytes import load_token_bytes
+from textlib.tokens.token_chunk import FinishReason, TokenChunk, pack, unpack
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import GenerationRequest
+from textlib.triton.sampling import SamplingParams
 from tokenizers import Tokenizer
 
 from tests.modules import module_of
@@ -109,10 +108,9 @@ class Request:
 
 
 @pytest.fixture
-def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Installs the stand-in."""
-    module = ModuleType("triton_python_backend_utils")
-    module.__dict__.update(
+def triton(triton_utils: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The stand-in, with what the backends use of it."""
+    triton_utils.__dict__.update(
         TritonModelException=TritonModelException,
         TritonError=TritonError,
         Tensor=Tensor,
@@ -121,12 +119,9 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
         get_input_tensor_by_name=lambda request, name: request.tensors.get(name),
     )
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(MetricFamily, "values", {})
-    yield module
-    for name in ("triton_edge", "text_outputs", "answers", "triton_metrics", "step_metrics"):
-        sys.modules.pop(f"textlib.{name}", None)
+    return triton_utils
 
 
 def arguments(folder: Path, **parameters: str) -> dict[str, str]:
@@ -223,7 +218,7 @@ def test_tokenizer_takes_conversations_beside_prompts(triton: ModuleType, reposi
 
     assert answer.tensors["input_ids"].tolist() == same.tensors["input_ids"].tolist()
     assert "messages is empty" in empty.error.message
-    assert "both given" in both.error.message
+    assert "both present" in both.error.message
     assert "messages has" in long.error.message
     assert {bad.error.code for bad in (empty, both, long)} == {TritonError.INVALID_ARG}
 
@@ -273,13 +268,13 @@ def test_a_missing_artefact_fails_the_load(triton: ModuleType, tmp_path: Path) -
 
 def test_an_unexpected_error_is_answered(triton: ModuleType) -> None:
     """A bug of ours fails one request, not the stub process."""
-    from textlib.triton_edge import answer_each
+    from textlib.triton.edge import respond_to_each
 
     def broken(request: Any) -> list[Any]:
         raise ZeroDivisionError("by zero")
 
     failed: list[str] = []
-    (answer,) = answer_each([Request()], broken, lambda error: failed.append(error.reason))
+    (answer,) = respond_to_each([Request()], broken, lambda error: failed.append(error.reason))
 
     assert answer.error.code == TritonError.INTERNAL
     assert answer.error.message == "unexpected ZeroDivisionError: by zero"
@@ -288,15 +283,15 @@ def test_an_unexpected_error_is_answered(triton: ModuleType) -> None:
 
 def test_sink(triton: ModuleType) -> None:
     """FINAL goes with the last response and with an error."""
-    from textlib.answers import packed
     from textlib.errors import EngineUnavailableError, RequestCancelledError
-    from textlib.triton_edge import TritonSink
+    from textlib.triton.edge import TritonSink
+    from textlib.triton.engine_responses import chunk_tensors
 
     sent: list[tuple[Any, int]] = []
     sender = SimpleNamespace(
         send=lambda response, flags: sent.append((response, flags)), is_cancelled=lambda: True
     )
-    sink = TritonSink(sender, packed)
+    sink = TritonSink(sender, chunk_tensors)
     chunk = TokenChunk(1, 0, False, FinishReason.NONE, 4, 3, [], [40, 41, 1])
     sink.send(chunk)
     sink.send(replace(chunk, index=1, last=True, finish_reason=FinishReason.STOP))
@@ -316,7 +311,7 @@ def _settings(**values: str) -> ModelParameters:
 
 def test_engines_answer_with_chunks_or_with_text(triton: ModuleType, byte_level: Path) -> None:
     """`inline_detokenizer` decides; text is exact and only what is requested."""
-    from textlib.answers import Answers
+    from textlib.triton.engine_responses import EngineResponses
 
     tokenizer = Tokenizer.from_file(str(byte_level))
     ids = tokenizer.encode("héllo 👩‍👩‍👧‍👦 e\u0301 七千", add_special_tokens=False).ids
@@ -325,17 +320,17 @@ def test_engines_answer_with_chunks_or_with_text(triton: ModuleType, byte_level:
     request, plain = Request(names), Request(["token_chunk"])
     asked = GenerationRequest(np.array([1], dtype=np.int32), SamplingParams(99), streaming=True)
     sinks = {
-        name: Answers.of(settings, table).sink(made)
+        name: EngineResponses.from_parameters(settings, table).response_sink(made)
         for name, settings, made in (
             ("text", _settings(inline_detokenizer="true"), request),
             ("chunks", _settings(), plain),
         )
     }
-    stream = Stream(1, asked, sinks["text"], table=table)
+    stream = DecoderStream(1, asked, sinks["text"], table=table)
     for position, token in enumerate(ids):
         stream.receive([token], [-0.5])
         stream.outcome = FinishReason.STOP if position == len(ids) - 1 else None
-        chunk = stream.take().chunk
+        chunk = stream.next_response().chunk
         assert chunk is not None
         for sink in sinks.values():
             sink.send(chunk)
@@ -354,20 +349,29 @@ def test_engines_answer_with_chunks_or_with_text(triton: ModuleType, byte_level:
 
 def test_an_inlining_engine_watches_no_receipts(triton: ModuleType, byte_level: Path) -> None:
     """Nobody behind it would ever acknowledge anything."""
-    from textlib.answers import Answers
+    from textlib.triton.engine_responses import EngineResponses
 
     table = load_token_bytes(byte_level, skip_special_tokens=True)
-    assert Answers.of(_settings(inline_detokenizer="true"), table).watch() is None
-    watch = Answers.of(_settings(inline_detokenizer="false"), table).watch()
+    assert (
+        EngineResponses.from_parameters(
+            _settings(inline_detokenizer="true"), table
+        ).open_receipt_watch()
+        is None
+    )
+    watch = EngineResponses.from_parameters(
+        _settings(inline_detokenizer="false"), table
+    ).open_receipt_watch()
     assert watch is not None
     watch.close()
 
 
 def test_a_malformed_switch_fails_the_load(triton: ModuleType, byte_level: Path) -> None:
     """As every parameter."""
-    from textlib.answers import Answers
-    from textlib.errors import ConfigurationError
+    from textlib.errors import ModelConfigurationError
+    from textlib.triton.engine_responses import EngineResponses
 
     table = load_token_bytes(byte_level, skip_special_tokens=True)
-    with pytest.raises(ConfigurationError, match=r"'inline_detokenizer' .* is 'yes', expected"):
-        Answers.of(_settings(inline_detokenizer="yes"), table)
+    with pytest.raises(
+        ModelConfigurationError, match=r"'inline_detokenizer' .* is 'yes', expected"
+    ):
+        EngineResponses.from_parameters(_settings(inline_detokenizer="yes"), table)

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from textlib.engine_contract import Progress
-from textlib.errors import ConfigurationError, RequestError
-from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest, Guide
-from textlib.sampling import SamplingParams
-from textlib.token_chunk import FinishReason
+from textlib.engine.contract import StreamProgress
+from textlib.errors import ModelConfigurationError, RequestError
+from textlib.tokens.token_chunk import FinishReason
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import GenerationRequest, GuideSpec
+from textlib.triton.sampling import SamplingParams
 from tokenizers import Tokenizer
 
 from tests.builders import trtllm
@@ -85,7 +85,7 @@ class Bench:
                 note(made[progress.stream_id], progress)
 
 
-def note(made: Made, progress: Progress) -> None:
+def note(made: Made, progress: StreamProgress) -> None:
     assert not made.over, "news behind the end"
     made.ids += progress.token_ids
     made.log_probs += progress.log_probs
@@ -122,11 +122,9 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def library(
-    releases: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    releases: Callable[[str], Path], triton_utils: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], None]]:
     """Makes one release of the stand-in importable; what it left running is ended."""
-    edge = ModuleType("triton_python_backend_utils")
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", edge)
 
     def choose(version: str) -> None:
         monkeypatch.syspath_prepend(str(releases(version)))
@@ -137,10 +135,6 @@ def library(
         llm.shutdown()
     for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt_llm"]:
         del sys.modules[name]
-    for name in ("triton_edge", "engine_service", "answers", "text_outputs", "triton_metrics"):
-        sys.modules.pop(f"textlib.{name}", None)
-    for name in ("runtime", "sampling_params", "llm_streams"):
-        sys.modules.pop(f"trtllmlib.{name}", None)
 
 
 @pytest.fixture
@@ -233,7 +227,9 @@ def test_min_tokens(make: Make, world: str, version: str) -> None:
     assert (len(longer.ids), longer.finish) == (20, FinishReason.LENGTH)
     assert EOS not in longer.ids
     assert (reached.ids, reached.finish) == (whole.ids, FinishReason.STOP)
-    with pytest.raises(RequestError, match=r"^min_tokens: .* one end id only, and here are 2"):
+    with pytest.raises(
+        RequestError, match=r"^min_tokens: .* can suppress one end id, but the request has 2"
+    ):
         bench.engine.add(1, request(min_tokens=3, end_ids=(EOS, 7)))
 
 
@@ -252,15 +248,16 @@ def test_seeds(make: Make, world: str, version: str) -> None:
 
 
 @pytest.mark.parametrize(("world", "version"), COMPLETE)
-def test_top_k_and_top_p(make: Make, world: str, version: str) -> None:
-    """A top_k of 1 and a tiny top_p leave the most probable id."""
+def test_top_p_and_min_p(make: Make, world: str, version: str) -> None:
+    """A tiny top_p and a large min_p leave the most probable id."""
     bench = make(world, version)
     greedy, *others = bench.run(
         request(),
         request(greedy=False, temperature=1.9, top_p=1e-6, seed=1),
+        request(greedy=False, temperature=1.9, min_p=0.999, seed=1),
         request(greedy=False, temperature=0.01, seed=1),
     )
-    assert [other.ids for other in others] == [greedy.ids] * 2
+    assert [other.ids for other in others] == [greedy.ids] * 3
 
 
 @pytest.mark.parametrize(("world", "version"), COMPLETE)
@@ -303,8 +300,8 @@ def test_resumed_answers_go_on(make: Make, world: str, version: str) -> None:
     bench = make(world, version)
     [whole] = bench.run(request())
     joined = np.concatenate([request().token_ids, np.array(whole.ids[:4], dtype=np.int32)])
-    rest = replace(request(max_tokens=36), token_ids=joined, resumed=4)
-    again = replace(hot(seed=7), resumed=4)
+    rest = replace(request(max_tokens=36), token_ids=joined, num_resumed_ids=4)
+    again = replace(hot(seed=7), num_resumed_ids=4)
     made, first, second = bench.run(rest, again, hot(seed=7))
     assert made.ids == whole.ids[4:]
     assert first.ids != second.ids
@@ -351,10 +348,10 @@ def test_close_ends_the_runtime(make: Make) -> None:
 def test_an_error_of_the_runtime_ends_one_stream(make: Make) -> None:
     """With the runtime's own words; the other is none the worse."""
     bench = make("engine", ENGINES, guided_decoding_backend="xgrammar")
-    strange = replace(request(), guide=Guide("regex", "[0-9]+(nothing)"))
-    with pytest.raises(RequestError, match="TensorRT-LLM refuses the request: the stand-in has no"):
+    strange = replace(request(), guide=GuideSpec("regex", "[0-9]+(nothing)"))
+    with pytest.raises(RequestError, match="TensorRT-LLM rejects the request: the stand-in has no"):
         bench.engine.add(1, strange)
-    stuck = replace(request(), guide=Guide("regex", "(\ue000)"))  # no id begins it
+    stuck = replace(request(), guide=GuideSpec("regex", "(\ue000)"))  # no id begins it
     broken, whole = bench.run(stuck, request())
     assert whole.text == ANSWER
     assert "TensorRT-LLM gave the request up: Request failed" in str(broken.error)
@@ -378,6 +375,8 @@ def test_what_the_torch_sampler_ignores_is_refused(make: Make, version: str) -> 
         bench.engine.add(1, replace(request(), bad_words=(b"seven",)))
     with pytest.raises(RequestError, match=r"^random_seed: .* ignores it"):
         bench.engine.add(1, hot(seed=1))
+    with pytest.raises(RequestError, match=r"^min_p: .* ignores it"):
+        bench.engine.add(1, hot(min_p=0.1))
     seeded, sampled = bench.run(request(seed=1), hot())
     assert seeded.text == ANSWER
     assert len(sampled.ids) == 24
@@ -433,7 +432,7 @@ def test_adapters_of_nemo_say_so(make: Make, tmp_path: Path) -> None:
     file = tmp_path / "0.nemo"
     file.write_bytes(b"an archive")
     module = importlib.import_module("trtllmlib.runtime")
-    runtime = module.Runtime("engine", ENGINES, adapters={"fr": file, "de": tmp_path})
+    runtime = module.TrtllmRuntime("engine", ENGINES, adapters={"fr": file, "de": tmp_path})
     asked = [runtime.lora_request(name) for name in ("fr", "de")]
     assert [one.lora_ckpt_source for one in asked] == ["nemo", "hf"]
 
@@ -467,7 +466,7 @@ def test_speculative_decoding_that_is_refused(
     make: Make, version: str, changes: dict[str, Any], said: str
 ) -> None:
     """At load, in the library's own words, with where it comes from."""
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ModelConfigurationError, match=said):
         make("pytorch", version, llm_args={"speculative_config": DRAFT | changes})
 
 
@@ -603,7 +602,7 @@ def test_adapters_that_the_builder_packaged(
 def test_lora_settings_that_the_runtime_refuses(make: Make) -> None:
     """Named with the field that they come from."""
     llm_args = {"lora_config": {"max_lora_rank": "8"}}
-    with pytest.raises(ConfigurationError, match=r"max_lora_rank.*engine\.options\.package"):
+    with pytest.raises(ModelConfigurationError, match=r"max_lora_rank.*engine\.options\.package"):
         make("pytorch", LATER, adapters=("french",), llm_args=llm_args)
 
 
@@ -618,27 +617,29 @@ def test_lora_without_adapters(make: Make) -> None:
 def test_guides(make: Make, world: str, version: str) -> None:
     """The answer is one of those that the guide allows, whatever else ends it."""
     bench = make(world, version, guided_decoding_backend="xgrammar")
-    guide = Guide("regex", "( seven million| eight)")
+    guide = GuideSpec("regex", "( seven million| eight)")
     made, endless = bench.run(
         replace(request(), guide=guide), replace(request(end_ids=()), guide=guide)
     )
     assert (made.text, made.finish) == (" seven million", FinishReason.STOP)
     assert endless.ids == made.ids
     with pytest.raises(RequestError, match=r"guided_decoding_guide_type: .* after resume_ids"):
-        bench.engine.add(1, replace(request(), guide=guide, resumed=2))
+        bench.engine.add(1, replace(request(), guide=guide, num_resumed_ids=2))
 
 
 def test_guides_of_every_type(make: Make) -> None:
     """Each in its own field."""
     make("engine", ENGINES)
     module = importlib.import_module("trtllmlib.sampling_params")
-    runtime = importlib.import_module("trtllmlib.runtime").Runtime("engine", ENGINES, guided=True)
+    runtime = importlib.import_module("trtllmlib.runtime").TrtllmRuntime(
+        "engine", ENGINES, guided=True
+    )
     translator = module.SamplingTranslator(runtime, (EOS,), lambda _: [])
     guides = {
-        Guide("json"): ("json_object", True),
-        Guide("json_schema", '{"type": "object"}'): ("json", '{"type": "object"}'),
-        Guide("regex", "[0-9]+"): ("regex", "[0-9]+"),
-        Guide("ebnf_grammar", 'root ::= "a"'): ("grammar", 'root ::= "a"'),
+        GuideSpec("json"): ("json_object", True),
+        GuideSpec("json_schema", '{"type": "object"}'): ("json", '{"type": "object"}'),
+        GuideSpec("regex", "[0-9]+"): ("regex", "[0-9]+"),
+        GuideSpec("ebnf_grammar", 'root ::= "a"'): ("grammar", 'root ::= "a"'),
     }
     for guide, (name, value) in guides.items():
         made = translator.translate(replace(request(), guide=guide))
@@ -649,7 +650,7 @@ def test_guides_need_a_backend(make: Make) -> None:
     """Else the runtime would ignore them."""
     bench = make("engine", ENGINES)
     with pytest.raises(RequestError, match=r"guided_decoding_guide_type: .*without guided"):
-        bench.engine.add(1, replace(request(), guide=Guide("json")))
+        bench.engine.add(1, replace(request(), guide=GuideSpec("json")))
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -700,7 +701,10 @@ def test_kv_cache_metrics(
     [
         ({"kv_cache_config": '{"max_tokenz": 1}'}, "max_tokenz.*Correct serving.runtime.kv_cache"),
         ({"kv_cache_config": '{"free_gpu_memory_fraction": 2.0}'}, "between 0 and 1"),
-        ({"kv_cache_config": '{"dtype": "fp8"}'}, "dtype is fp8, but an engine's was fixed"),
+        (
+            {"kv_cache_config": '{"dtype": "fp8"}'},
+            "dtype is fp8, but compiling fixes an engine's dtype",
+        ),
         ({"world": "both"}, "'world' in config.pbtxt is 'both', expected one of engine, pytorch"),
         ({"tensorrt_llm": "1.1.0"}, "compiled by TensorRT-LLM 1.1.0, this is 1.2.1, and engines"),
         ({"guided_decoding_backend": "llguidance"}, "cannot load .* Unsupported guided decoding"),
@@ -710,20 +714,22 @@ def test_kv_cache_metrics(
 )
 def test_settings_that_cannot_be_served(make: Make, changes: dict[str, str], said: str) -> None:
     """At load, with what to correct."""
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ModelConfigurationError, match=said):
         make("engine", ENGINES, **changes)
 
 
 @pytest.mark.parametrize("version", [CANDIDATE, LATER])
 def test_later_releases_run_no_engines(make: Make, version: str) -> None:
     """Said at load, with the last that can."""
-    with pytest.raises(ConfigurationError, match=r"cannot run compiled engines: .* is 1\.2\.1"):
+    with pytest.raises(
+        ModelConfigurationError, match=r"cannot run compiled engines: .* is 1\.2\.1"
+    ):
         make("engine", version)
 
 
 def test_unknown_arguments_of_the_artefact(make: Make) -> None:
     """The library's own words."""
-    with pytest.raises(ConfigurationError, match="LLM got invalid argument: max_batchsize"):
+    with pytest.raises(ModelConfigurationError, match="LLM got invalid argument: max_batchsize"):
         make("pytorch", LATER, llm_args={"max_batchsize": 3})
 
 
@@ -731,7 +737,7 @@ def test_without_the_library(library: Callable[[str], None], tmp_path: Path) -> 
     """Which image has it."""
     write_artefact(CHECKPOINT, tmp_path / "1", world="engine", version=ENGINES)
     values = ModelParameters("speller_engine", parameters("engine", ENGINES))
-    with pytest.raises(ConfigurationError, match=r"needs a Triton image with TensorRT-LLM"):
+    with pytest.raises(ModelConfigurationError, match=r"needs a Triton image with TensorRT-LLM"):
         engine_class()(tmp_path / "1", values)
 
 
@@ -741,7 +747,7 @@ def test_incomplete_artefact(library: Callable[[str], None], tmp_path: Path) -> 
     write_artefact(CHECKPOINT, tmp_path / "1", world="pytorch", version=LATER)
     (tmp_path / "1" / "llm_args.json").unlink()
     values = ModelParameters("speller_engine", parameters("pytorch", LATER))
-    with pytest.raises(ConfigurationError, match=r"llm_args\.json is missing"):
+    with pytest.raises(ModelConfigurationError, match=r"llm_args\.json is missing"):
         engine_class()(tmp_path / "1", values)
 
 
@@ -761,4 +767,4 @@ def test_order_of_versions(
 ) -> None:
     """Candidates come before their release, numbers are numbers."""
     runtime = importlib.import_module("trtllmlib.runtime")
-    assert runtime.at_least(version, since) is is_later
+    assert runtime.is_same_or_later(version, since) is is_later

@@ -8,24 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from textlib import guide_worker
-from textlib.errors import ConfigurationError
-from textlib.request_tensors import Guide
+from textlib.engine import guide_worker
+from textlib.errors import ModelConfigurationError
+from textlib.triton.request_tensors import GuideSpec
 
 STATUS = 7
 _KEPT: list[bytes] = []
 
 
-def load(setup: Mapping[str, Any]) -> guide_worker.Compile:
+def load(setup: Mapping[str, Any]) -> guide_worker.CompileGuide:
     """As `setup["load"]` says."""
     if setup["load"] == "refused":
-        raise ConfigurationError("no vocabulary")
+        raise ModelConfigurationError("no vocabulary")
     if setup["load"] == "crash":
         os._exit(STATUS)
     return compile_guide
 
 
-def compile_guide(guide: Guide) -> None:
+def compile_guide(guide: GuideSpec) -> None:
     """Nothing, or what the text says."""
     if guide.text == "bad":
         raise RuntimeError(

@@ -17,8 +17,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.server.embedded.installation import install
-from tritonctl.server.ports import held_ports
+from tritonctl.runtimes.embedded.installation import install_server
+from tritonctl.runtimes.ports import reserved_ports
 
 PATIENCE = 60.0
 
@@ -72,11 +72,11 @@ class PlainTriton:
         return False
 
     def _start(self) -> None:
-        with held_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0}) as ports:
+        with reserved_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0}) as ports:
             self._launch(ports)
 
     def _launch(self, ports: Sequence[int]) -> None:
-        installation = install([backend_named("tokenizer")], Silent())
+        installation = install_server([backend_named("tokenizer")], Silent())
         places = zip(("grpc", "http", "metrics"), ports, strict=True)
         command = [
             str(installation.binary),

@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -95,7 +95,7 @@ def _override_contents(folder: Path) -> None:
     shipped = bundled.find("python_backends/openvino_engine/backend.toml")
     text = shipped.read_text(encoding="utf-8")
     with (backend / "backend.toml").open("a", encoding="utf-8") as file:
-        file.write(text[text.index("[[inputs]]") :])
+        file.write(text[text.index("[sampling]") :])
 
 
 def _write_checkpoint(folder: Path, model: ReplayModel) -> None:

@@ -25,10 +25,10 @@ from tritonctl.errors import ServerError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request
 from tritonctl.protocol.metrics import RESIDENT, Metrics, scrape
-from tritonctl.rollout.shadow.answers import Version
-from tritonctl.rollout.shadow.questions import prepared
-from tritonctl.server.state import Server
-from tritonctl.server.usage import ServerUsage
+from tritonctl.rollout.shadow.answers import VersionClient
+from tritonctl.rollout.shadow.questions import shadow_request
+from tritonctl.runtimes.server_state import Server
+from tritonctl.supervision.process_usage import ServerUsage
 
 pytestmark = pytest.mark.server
 
@@ -313,10 +313,10 @@ def test_engine_metrics_add_up(server: Handle) -> None:
 
 async def asked_by_a_shadow(state: Server) -> None:
     """As a rollout asks, whose times are no user's."""
-    version = Version(state.endpoint, 60.0)
-    facts = await version.facts("int8")
+    version = VersionClient(state.endpoint, 60.0)
+    facts = await version.model_facts("int8")
     sampling = SamplingParameters(max_tokens=4, end_id=-1)
-    question = prepared(generation_request("int8", PROMPT, sampling), facts, seed=0)
+    question = shadow_request(generation_request("int8", PROMPT, sampling), facts, seed=0)
     assert (await version.answer(question, facts)).first_ms is not None
     await version.close()
 

@@ -20,7 +20,7 @@ from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Message, Prompt
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -135,7 +135,7 @@ def test_chat_command_remembers(cli: Cli, speller_project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [
-        (["exact", "--system", "Be brief."], b"7 in English\n", 2, "unknown role system"),
+        (["exact", "--system", "Be brief."], b"7 in English\n", 0, ""),  # no role of the template
         (["exact"], b"\xff\n", 2, "messages is not valid UTF-8"),
         (["exact", "--url", "127.0.0.1:9"], b"7\n", 7, "tritonctl up"),
         (["exact", "--url", "127.0.0.1:9"], b"", 0, ""),

@@ -15,11 +15,11 @@ import pytest
 from tests.check_models.models import CONFIG, MODEL
 from tests.server.plain_triton import PlainTriton
 from tests.unit.checks.repositories import put
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.live.server import check_server, inspect_for
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.live.server import check_server, inspect_server
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -116,9 +116,9 @@ def edited(repository: Path, tmp_path: Path) -> Path:
     return shutil.copytree(repository, tmp_path / "models")
 
 
-def found(triton: PlainTriton, repository: Path, family: str = "TCS0") -> list[Finding]:
+def found(triton: PlainTriton, repository: Path, family: str = "TCS0") -> list[CheckFinding]:
     """What is compared, less the three models that are wrong from the beginning."""
-    report = check_server([repository], inspect_for([repository], Endpoint(triton.url)))
+    report = check_server([repository], inspect_server([repository], Endpoint(triton.url)))
     return [
         finding
         for finding in report.findings
@@ -141,7 +141,7 @@ def test_what_triton_fills_in_is_no_difference(triton: PlainTriton, repository: 
 
 def test_models_that_are_wrong_from_the_beginning(triton: PlainTriton, repository: Path) -> None:
     """Not loaded with Triton's own reason, not read, completed by model.py."""
-    report = check_server([repository], inspect_for([repository], Endpoint(triton.url)))
+    report = check_server([repository], inspect_server([repository], Endpoint(triton.url)))
     told = {f.rule: f for f in report.findings if f.rule < "TCS1"}
     assert sorted(told) == ["TCS02", "TCS03", "TCS08"]
     assert told["TCS02"].message == (
@@ -193,10 +193,10 @@ def test_versions(triton: PlainTriton, edited: Path) -> None:
     put(edited, {"minimal/2/model.py": MODEL})
     shutil.rmtree(edited / "optimised" / "2")
     told = {finding.rule: finding.message for finding in found(triton, edited)}
-    assert told.pop("TCS04") == "version 2 is not served, but 1"
+    assert told.pop("TCS04") == "version 2 is not served; the server has 1"
     assert told.pop("TCS05") in (
-        "version 1 is served, and the version policy leaves it out",
-        "version 2 is served, and the repository has it no more",
+        "version 1 is served, and version_policy excludes it",
+        "version 2 is served, and the repository no longer has it",
     )
     assert told == {}
 
@@ -207,7 +207,7 @@ def test_other_models(triton: PlainTriton, edited: Path) -> None:
     shutil.rmtree(edited / "groups")
     told = {finding.rule: finding for finding in found(triton, edited)}
     assert told["TCS01"].message == "the server does not know fresh"
-    assert told["TCS06"].message == "groups is served and is in no repository that was named"
+    assert told["TCS06"].message == "the server has groups, and none of the given repositories does"
     assert told["TCS06"].path == f"grpc://{triton.url}"
     assert len(told) == 2
 
@@ -253,7 +253,7 @@ def test_the_project_s_own_server(
     assert [f["rule"] for f in json.loads(done.stdout)["findings"]] == ["TCS26"]
     # By its address, without the token: the index is closed, clients' calls tell the same.
     repository = speller_project.repository
-    seen = inspect_for([repository], Endpoint(speller_server.grpc_url))
+    seen = inspect_server([repository], Endpoint(speller_server.grpc_url))
     assert seen.index is None
-    assert seen.open_protocols == {"statistics"}
+    assert seen.unrestricted_api_groups == {"statistics"}
     assert [f.rule for f in check_server([repository], seen).findings] == ["TCS26"]

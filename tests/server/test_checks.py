@@ -16,7 +16,7 @@ from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.server
 
-SHOWN = [rule for rule in RULES.values() if rule.shows != "elsewhere"]
+SHOWN = [rule for rule in RULES.values() if rule.observable_on != "elsewhere"]
 
 
 def sentinels() -> list[Rule]:
@@ -29,7 +29,7 @@ def sentinels() -> list[Rule]:
 
 def refused(rule: Rule) -> bool:
     """Whether the server refuses the bad example; it loads everything else."""
-    return rule.severity == "error" and rule.shows == "load"
+    return rule.severity == "error" and rule.observable_on == "load"
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +60,15 @@ def key(example: Example) -> Hashable:
 )
 def test_examples(rules: Sequence[Rule], judge: Judge) -> None:
     """An error is what the server refuses, if it shows when loading; everything else it loads."""
-    examples = {key(one): one for rule in rules for one in (rule.good, rule.bad)}
+    examples = {key(one): one for rule in rules for one in (rule.good_example, rule.bad_example)}
     candidates = [Candidate.of(one, f"x{number}") for number, one in enumerate(examples.values())]
     refusals = dict(zip(examples, judge.refusals(candidates), strict=True))
     wrong = [
         f"{rule.id} {kind}: {refusals[key(example)] or 'it is loaded'}"
         for rule in rules
         for kind, example, expected in (
-            ("good", rule.good, False),
-            ("bad", rule.bad, refused(rule)),
+            ("good", rule.good_example, False),
+            ("bad", rule.bad_example, refused(rule)),
         )
         if bool(refusals[key(example)]) != expected
     ]

@@ -18,7 +18,7 @@ from tests.judge import PATIENCE
 from tests.served import Served, floats
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server
@@ -79,7 +79,7 @@ def test_shared_memory_that_is_too_small(server: SmallServer, tmp_path: Path) ->
     assert server.pictures(1) == [7.0] * 4
     told = [RULES["TC800"]]
     folder = put(tmp_path / "checked", PICTURES)
-    target = Target("2.51.0", shared_memory_bytes=SHM_BYTES)
+    target = CheckTarget("2.51.0", shared_memory_bytes=SHM_BYTES)
     assert len(check_repository(folder, target, rules=told).findings) == 1
     enough = replace(target, shared_memory_bytes=4 * SHM_BYTES)
     assert check_repository(folder, enough, rules=told).findings == ()
@@ -90,6 +90,6 @@ def test_stubs_without_room(server: SmallServer, tmp_path: Path) -> None:
     with pytest.raises(grpc.RpcError, match=r"No space left on device|Deadline Exceeded"):
         server.serve(python_model(MANY))
     folder = put(tmp_path / "checked", python_model(MANY))
-    target = Target("2.51.0", shared_memory_bytes=SHM_BYTES)
+    target = CheckTarget("2.51.0", shared_memory_bytes=SHM_BYTES)
     [finding] = check_repository(folder, target, rules=[RULES["TC802"]]).findings
     assert finding.severity == "error"

@@ -26,8 +26,8 @@ def server(tmp_path: Path) -> Iterator[Served]:
 def test_a_name_twice(server: Served) -> None:
     """The second input counts, and nobody can send it."""
     rule = RULES["TC168"]
-    server.serve(rule.good)
+    server.serve(rule.good_example)
     assert server.infer() == VALUES
-    server.serve(rule.bad)
+    server.serve(rule.bad_example)
     with pytest.raises(grpc.RpcError, match="expected 2 inputs but got 1"):
         server.infer()

@@ -104,9 +104,9 @@ def server(one_server: Server, request: pytest.FixtureRequest) -> Server:
 def test_an_input_that_a_step_writes(server: Server) -> None:
     """The step feeds itself: the request is never answered, and the server suffers."""
     rule = RULES["TC317"]
-    server.serve(rule.good)
+    server.serve(rule.good_example)
     assert server.infer_ids(PATIENCE) == [1, 2]
-    server.serve(rule.bad)
+    server.serve(rule.bad_example)
     with pytest.raises(grpc.RpcError) as caught:
         server.infer_ids(NEVER)
     assert caught.value.code() in (
@@ -119,39 +119,39 @@ def test_an_input_that_a_step_writes(server: Server) -> None:
 def test_shapes_that_a_variable_one_hides(server: Server) -> None:
     """No length suits both readers; with equal ones, theirs does."""
     rule = RULES["TC326"]
-    server.serve(rule.bad)
+    server.serve(rule.bad_example)
     for width in (1, 2):
         assert "unexpected shape for input 'TEXT'" in server.fails(width=width)
-    server.serve(rule.good)
+    server.serve(rule.good_example)
     assert server.infer() == [1, 2]
 
 
 def test_an_optional_input_that_a_step_requires(server: Server) -> None:
     """The request may leave it out, and then the step fails."""
     rule = RULES["TC327"]
-    server.serve(rule.bad)
+    server.serve(rule.bad_example)
     assert "missing required input(s) ['LANGUAGE']" in server.fails()
-    server.serve(rule.good)
+    server.serve(rule.good_example)
     assert server.infer() == [1, 2]
 
 
 def test_a_batch_for_a_step_without_batching(server: Server) -> None:
     """One row gets through, two do not, unless the dims have a first one that varies."""
     rule = RULES["TC332"]
-    server.serve(rule.bad)
+    server.serve(rule.bad_example)
     assert server.infer() == [1, 2]
     assert "Expected [4], got [2,4]" in server.fails(rows=2)
-    server.serve(rule.good)
+    server.serve(rule.good_example)
     assert server.infer(rows=2) == [2, 2]
 
 
 def test_an_answer_without_its_batch(server: Server) -> None:
     """A step without batching makes one row of all."""
     last = {
-        "classify/config.pbtxt": str(RULES["TC332"].good["classify/config.pbtxt"]).replace(
+        "classify/config.pbtxt": str(RULES["TC332"].good_example["classify/config.pbtxt"]).replace(
             "dims: [ -1, 2 ]", "dims: [ 2 ]"
         ),
-        "classify/1/model.py": str(RULES["TC332"].bad["classify/1/model.py"]),
+        "classify/1/model.py": str(RULES["TC332"].bad_example["classify/1/model.py"]),
     }
     server.serve(ensemble(ENSEMBLE) | last)
     assert server.infer(rows=2) == [1, 2]
@@ -160,9 +160,9 @@ def test_an_answer_without_its_batch(server: Server) -> None:
 def test_the_steps_say_whether_it_is_decoupled(server: Server) -> None:
     """Whatever the ensemble says itself."""
     rule = RULES["TC342"]
-    assert server.serve(rule.bad) is False
+    assert server.serve(rule.bad_example) is False
     assert server.infer() == [1, 2]
-    assert server.serve(rule.good) is True
+    assert server.serve(rule.good_example) is True
 
 
 def texts(*given: bytes) -> bytes:
@@ -173,7 +173,7 @@ def texts(*given: bytes) -> bytes:
 def test_a_mask_that_is_not_read(server: Server) -> None:
     """A short text's vector is another one beside a long text; with the mask it is the same."""
     alone, long = texts(b"one"), texts(b"of many words here")
-    for example, same in ((RULES["TC351"].bad, False), (RULES["TC351"].good, True)):
+    for example, same in ((RULES["TC351"].bad_example, False), (RULES["TC351"].good_example, True)):
         server.serve(example)
         vector = server.ask("TEXT", "BYTES", 1, alone)
         together = server.ask("TEXT", "BYTES", 2, alone + long)
@@ -182,19 +182,19 @@ def test_a_mask_that_is_not_read(server: Server) -> None:
 
 def test_labels_of_another_model(server: Server) -> None:
     """The best score has no label in a list that is too short."""
-    server.serve(RULES["TC352"].bad)
+    server.serve(RULES["TC352"].bad_example)
     with pytest.raises(grpc.RpcError, match="list index out of range"):
         server.ask("x", "FP32", 1, bytes(12))
-    server.serve(RULES["TC352"].good)
+    server.serve(RULES["TC352"].good_example)
     assert server.ask("x", "FP32", 1, bytes(12)) == texts(b"good")
 
 
 def test_images_of_another_size(server: Server) -> None:
     """Refused between the steps."""
-    server.serve(RULES["TC353"].bad)
+    server.serve(RULES["TC353"].bad_example)
     with pytest.raises(grpc.RpcError, match="unexpected shape for input 'pixel_values'"):
         server.ask("image", "BYTES", 1, texts(b"image"))
-    server.serve(RULES["TC353"].good)
+    server.serve(RULES["TC353"].good_example)
     assert len(server.ask("image", "BYTES", 1, texts(b"image"))) == 12
 
 
@@ -202,7 +202,10 @@ def test_a_pooling_of_another_model(server: Server) -> None:
     """Two tokens' states: the vector is the first one's, and the mean's as modules.json says."""
     states = struct.pack("<8f", *(1, 0, 0, 0), *(0, 0, 0, 1))
     rule, half = RULES["TC354"], 0.5**0.5
-    for example, vector in ((rule.bad, (1, 0, 0, 0)), (rule.good, (half, 0, 0, half))):
+    for example, vector in (
+        (rule.bad_example, (1, 0, 0, 0)),
+        (rule.good_example, (half, 0, 0, half)),
+    ):
         server.serve(example)
         answer = server.send(
             ("last_hidden_state", "FP32", [1, 2, 4], states),
@@ -215,7 +218,7 @@ def test_a_circle_elsewhere_kills_the_server(server: Server) -> None:
     """What only leads to ensembles in a circle ends tritonserver when it is loaded."""
 
     def around(name: str, inner: str) -> dict[str, str]:
-        text = str(RULES["TC307"].good["m/config.pbtxt"])
+        text = str(RULES["TC307"].good_example["m/config.pbtxt"])
         text = text.replace('name: "m"', f'name: "{name}"').replace('"inner"', f'"{inner}"')
         return {f"{name}/config.pbtxt": text, f"{name}/1/.keep": ""}
 

@@ -63,19 +63,19 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_model_that_waits_for_itself(server: Server) -> None:
     """The bad one loads and never answers; the good one answers."""
-    server.serve(RULES["TC650"].bad)
+    server.serve(RULES["TC650"].bad_example)
     assert server.stands_still()
-    server.serve(RULES["TC650"].good)
+    server.serve(RULES["TC650"].good_example)
     assert server.infer() == VALUES
 
 
 def test_nothing_but_passive_instances(server: Server) -> None:
     """The server does not outlive the first request."""
-    server.serve(RULES["TC607"].bad)
+    server.serve(RULES["TC607"].bad_example)
     with pytest.raises(grpc.RpcError):
         server.infer()
     assert server.died() != 0
-    server.serve(RULES["TC607"].good)
+    server.serve(RULES["TC607"].good_example)
     assert server.infer() == VALUES
 
 
@@ -89,22 +89,22 @@ def test_nothing_but_passive_instances(server: Server) -> None:
 )
 def test_what_is_answered_with_an_error(name: str, told: str, server: Server) -> None:
     """Every request to the bad one; the good one answers."""
-    server.serve(RULES[name].bad)
+    server.serve(RULES[name].bad_example)
     with pytest.raises(grpc.RpcError) as caught:
         server.infer()
     assert caught.value.code() != grpc.StatusCode.DEADLINE_EXCEEDED
     assert told in str(caught.value.details())
-    server.serve(RULES[name].good)
+    server.serve(RULES[name].good_example)
     assert server.infer() == VALUES
 
 
 def test_an_input_that_the_model_asked_does_not_have(server: Server) -> None:
     """The other half of TC653."""
     rule = RULES["TC653"]
-    code = rule.good["m/1/model.py"]
+    code = rule.good_example["m/1/model.py"]
     assert isinstance(code, str)
     made = 'inputs=[pb_utils.Tensor("IN", tensor.as_numpy())]'
-    server.serve({**rule.good, "m/1/model.py": code.replace("inputs=[tensor]", made)})
+    server.serve({**rule.good_example, "m/1/model.py": code.replace("inputs=[tensor]", made)})
     with pytest.raises(grpc.RpcError, match="IN"):
         server.infer()
 
@@ -144,7 +144,7 @@ class TritonPythonModel:
 
 def test_a_circle_holds_until_all_instances_are_busy(server: Server) -> None:
     """One request alone is answered; two at once wait and wait."""
-    server.serve({**RULES["TC651"].bad, "m/1/model.py": ROUND})
+    server.serve({**RULES["TC651"].bad_example, "m/1/model.py": ROUND})
     assert server.infer([2.0, 2.0, 3.0, 1.0]) == [1.0, 2.0, 3.0, 1.0]
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(server.infer, [2.0, 2.0, 3.0, 3.0]) for _ in range(2)]
@@ -158,7 +158,7 @@ def test_a_circle_holds_until_all_instances_are_busy(server: Server) -> None:
 
 def test_a_count_of_zero(server: Server) -> None:
     """It counts as absent."""
-    server.serve(RULES["TC605"].bad)
+    server.serve(RULES["TC605"].bad_example)
     assert server.instances() == 1
     assert server.infer() == VALUES
 
@@ -167,16 +167,16 @@ def test_a_resource_global_here_and_not_there(limited: Server) -> None:
     """The model that comes second is refused."""
     # Now and then refusing it takes the server for ever.
     with pytest.raises(grpc.RpcError, match=r"both global and device-specific|DEADLINE_EXCEEDED"):
-        limited.serve(RULES["TC640"].bad)
-    limited.serve(RULES["TC640"].good)
+        limited.serve(RULES["TC640"].bad_example)
+    limited.serve(RULES["TC640"].good_example)
     assert limited.infer() == VALUES
 
 
 def test_a_resource_held_while_waiting_for_it(limited: Server, server: Server) -> None:
     """With the rate limiter for ever, without it not at all."""
-    limited.serve(RULES["TC641"].bad)
+    limited.serve(RULES["TC641"].bad_example)
     assert limited.stands_still()
-    limited.serve(RULES["TC641"].good)
+    limited.serve(RULES["TC641"].good_example)
     assert limited.infer() == VALUES
-    server.serve(RULES["TC641"].bad)
+    server.serve(RULES["TC641"].bad_example)
     assert server.infer() == VALUES

@@ -15,11 +15,11 @@ import pytest
 from tests.check_models.models import MODEL, python_model
 from tests.judge import ONE_ENDPOINT
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.files import Example, ExampleFile
 from tritonctl.checks.rules import RULES
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.server.embedded.installation import install
+from tritonctl.runtimes.embedded.installation import install_server
 
 pytestmark = pytest.mark.server
 
@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 def serves(folder: Path, files: Example, *arguments: str) -> bool:
     """Whether tritonserver, started as usual, goes on with this repository."""
-    installation = install([backend_named("tokenizer")], Silent())
+    installation = install_server([backend_named("tokenizer")], Silent())
     log = folder / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
@@ -67,12 +67,12 @@ def _started(server: subprocess.Popen[bytes], log: Path) -> bool:
 def test_one_stray_folder_ends_the_server(name: str, tmp_path: Path) -> None:
     """With it go all models that are sound."""
     other = {"other/config.pbtxt": 'backend: "python"\n', "other/1/model.py": MODEL}
-    assert not serves(tmp_path, dict(RULES[name].bad) | other)
+    assert not serves(tmp_path, dict(RULES[name].bad_example) | other)
 
 
 def test_a_link_to_nowhere_beside_the_models(tmp_path: Path) -> None:
     """In the repository's own folder it stops the server from looking at any."""
-    assert not serves(tmp_path, python_model() | {"gone": File(link="nowhere")})
+    assert not serves(tmp_path, python_model() | {"gone": ExampleFile(link="nowhere")})
 
 
 @pytest.mark.parametrize("name", ["TC030", "TC032"])
@@ -80,10 +80,10 @@ def test_variants(name: str, tmp_path: Path) -> None:
     """Read only by a server that is told their name."""
     (tmp_path / "usual").mkdir()
     (tmp_path / "named").mkdir()
-    assert serves(tmp_path / "usual", RULES[name].bad)
-    assert not serves(tmp_path / "named", RULES[name].bad, "--model-config-name=h100")
+    assert serves(tmp_path / "usual", RULES[name].bad_example)
+    assert not serves(tmp_path / "named", RULES[name].bad_example, "--model-config-name=h100")
 
 
 def test_a_name_that_no_variant_has(tmp_path: Path) -> None:
     """It falls back to config.pbtxt, which is why TC031 is told."""
-    assert serves(tmp_path, RULES["TC031"].bad, "--model-config-name=a100")
+    assert serves(tmp_path, RULES["TC031"].bad_example, "--model-config-name=a100")

@@ -12,7 +12,7 @@ from tests.check_models.models import CONFIG, MODEL
 from tests.judge import Candidate, Judge
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server
@@ -175,9 +175,9 @@ def changes() -> Iterator[str]:
 
 def error(folder: Path, candidate: Candidate) -> list[str]:
     """The errors that show when the model is loaded."""
-    report = check_repository(put(folder, candidate.files), Target("2.51.0"))
+    report = check_repository(put(folder, candidate.files), CheckTarget("2.51.0"))
     errors = [finding.rule for finding in report.findings if finding.severity == "error"]
-    return [rule for rule in errors if RULES[rule].shows == "load"]
+    return [rule for rule in errors if RULES[rule].observable_on == "load"]
 
 
 @pytest.mark.parametrize(

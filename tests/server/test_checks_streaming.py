@@ -83,20 +83,20 @@ def test_order_lost(server: Served) -> None:
     )
     slow = {"m/1/model.py": sleeping}
     wanted = [float(number) for number in range(16)]
-    server.serve({**RULES["TC401"].bad, **slow})
+    server.serve({**RULES["TC401"].bad_example, **slow})
     scrambled = together(4, lambda _: numbers(server.stream("e")))
     assert all(sorted(one) == wanted for one in scrambled)
     assert any(one != wanted for one in scrambled)
-    server.serve({**RULES["TC401"].good, **slow})
+    server.serve({**RULES["TC401"].good_example, **slow})
     assert together(4, lambda _: numbers(server.stream("e"))) == [wanted] * 4
 
 
 def test_responses_alone(server: Served) -> None:
     """TC402: without dynamic batching each response is an execution."""
-    server.serve(slowly(RULES["TC402"].bad, 0.02))
+    server.serve(slowly(RULES["TC402"].bad_example, 0.02))
     numbers(server.stream("e"))
     assert server.batches(16) == {1: 16}
-    server.serve(slowly(RULES["TC402"].good, 0.02))
+    server.serve(slowly(RULES["TC402"].good_example, 0.02))
     numbers(server.stream("e"))
     assert max(server.batches(16)) > 1
 
@@ -112,37 +112,37 @@ def overtakes(server: Served) -> bool:
 def test_streams_in_turn(server: Served) -> None:
     """TC404: with preserve_ordering a stream begins when the one before it has ended."""
     slow = STREAM.replace("        output", "        import time; time.sleep(0.05)\n        output")
-    server.serve({**RULES["TC404"].bad, "m/1/model.py": slow})
+    server.serve({**RULES["TC404"].bad_example, "m/1/model.py": slow})
     assert not overtakes(server)
-    server.serve({**RULES["TC404"].good, "m/1/model.py": slow})
+    server.serve({**RULES["TC404"].good_example, "m/1/model.py": slow})
     assert overtakes(server)
 
 
 @everything
 def test_responses_returned(server: Served) -> None:
     """TC411: every request fails; undecoupled it is answered."""
-    server.serve(RULES["TC411"].bad)
+    server.serve(RULES["TC411"].bad_example)
     [response] = [one for one in server.stream() if one.error_message]
     assert "must return None" in response.error_message
-    server.serve(RULES["TC411"].good)
+    server.serve(RULES["TC411"].good_example)
     assert server.infer([1.0] * 4) == [1.0] * 4
 
 
 @everything
 def test_several_responses(server: Served) -> None:
     """TC412: the second response of a model that is not decoupled is an error."""
-    server.serve(RULES["TC412"].bad)
+    server.serve(RULES["TC412"].bad_example)
     with pytest.raises(grpc.RpcError, match="single response"):
         server.infer([1.0] * 4)
-    server.serve(RULES["TC412"].good)
+    server.serve(RULES["TC412"].good_example)
     assert server.infer([1.0] * 4) == [1.0] * 4
 
 
 def test_no_final(server: Served) -> None:
     """TC414: the request does not end."""
-    server.serve(RULES["TC414"].good)
+    server.serve(RULES["TC414"].good_example)
     assert [one.infer_response.parameters[FINAL].bool_param for one in server.stream()] == [True]
-    server.serve(RULES["TC414"].bad)
+    server.serve(RULES["TC414"].bad_example)
     stream = server.stream(patience=NEVER)
     assert not next(stream).infer_response.parameters[FINAL].bool_param
     with pytest.raises(grpc.RpcError) as caught:
@@ -154,9 +154,9 @@ def test_no_final(server: Served) -> None:
 @everything
 def test_asked_after_final(server: Served) -> None:
     """TC407: the whole server dies, if not of the first such question, which reads freed memory."""
-    server.serve(RULES["TC407"].good)
+    server.serve(RULES["TC407"].good_example)
     assert numbers(server.stream()) == [0.0]
-    server.serve(RULES["TC407"].bad)
+    server.serve(RULES["TC407"].bad_example)
     for _ in range(QUESTIONS):
         with suppress(grpc.RpcError):
             numbers(server.stream(patience=NEVER))
@@ -170,7 +170,10 @@ def test_asked_after_final(server: Served) -> None:
 def test_sent_after_final(server: Served) -> None:
     """TC415: the batch of two fails; where the final flag comes last it does not."""
     wait = "dynamic_batching { max_queue_delay_microseconds: 1000000 }\n"
-    for example, failed in ((RULES["TC415"].bad, True), (RULES["TC415"].good, False)):
+    for example, failed in (
+        (RULES["TC415"].bad_example, True),
+        (RULES["TC415"].good_example, False),
+    ):
         config = str(example["m/config.pbtxt"]) + wait
         server.serve({**example, "m/config.pbtxt": config})
         answers = together(8, lambda _: list(server.stream()))
@@ -181,16 +184,16 @@ def test_sent_after_final(server: Served) -> None:
 
 def test_final_in_loop(server: Served) -> None:
     """TC416: one response comes instead of sixteen."""
-    server.serve(RULES["TC416"].bad)
+    server.serve(RULES["TC416"].bad_example)
     assert numbers(server.stream()) == [0.0]
-    server.serve(RULES["TC416"].good)
+    server.serve(RULES["TC416"].good_example)
     assert len(numbers(server.stream())) == 16
 
 
 @everything
 def test_sleeping_coroutine(server: Served) -> None:
     """TC420: two requests are under way together only where the first one gives way."""
-    for example, most in ((RULES["TC420"].bad, 1.0), (RULES["TC420"].good, 2.0)):
+    for example, most in ((RULES["TC420"].bad_example, 1.0), (RULES["TC420"].good_example, 2.0)):
         server.serve(example)
         counted = together(2, lambda _: numbers(server.stream()))
         assert max(max(one) for one in counted) == most
@@ -198,17 +201,17 @@ def test_sleeping_coroutine(server: Served) -> None:
 
 def test_decoupled_model_called(server: Served) -> None:
     """TC421: an error without decoupled=True; with it the sum of what came."""
-    server.serve(RULES["TC421"].bad)
+    server.serve(RULES["TC421"].bad_example)
     with pytest.raises(grpc.RpcError, match="decoupled=True"):
         server.infer([0.0] * 4)
-    server.serve(RULES["TC421"].good)
+    server.serve(RULES["TC421"].good_example)
     assert server.infer([0.0] * 4) == [120.0] * 4
 
 
 @everything
 def test_empty_final_response(server: Served) -> None:
     """TC422: None where the last response has no outputs."""
-    server.serve(RULES["TC422"].bad)
+    server.serve(RULES["TC422"].bad_example)
     with pytest.raises(grpc.RpcError, match="NoneType"):
         server.infer([0.0] * 4)
 
@@ -216,7 +219,7 @@ def test_empty_final_response(server: Served) -> None:
 @everything
 def test_batcher_without_batch(server: Served) -> None:
     """TC501: however many requests wait, each is executed alone."""
-    for example, most in ((RULES["TC501"].bad, 1), (RULES["TC501"].good, 8)):
+    for example, most in ((RULES["TC501"].bad_example, 1), (RULES["TC501"].good_example, 8)):
         server.serve(slowly(example, 0.2))
         together(12, lambda _: server.infer())
         assert (max(server.batches(12)) == 1) == (most == 1)
@@ -224,7 +227,7 @@ def test_batcher_without_batch(server: Served) -> None:
 
 def test_batches_capped(server: Served) -> None:
     """TC502: no batch above the largest preferred size, though there are enough requests."""
-    for example, largest in ((RULES["TC502"].bad, 4), (RULES["TC502"].good, 8)):
+    for example, largest in ((RULES["TC502"].bad_example, 4), (RULES["TC502"].good_example, 8)):
         server.serve(slowly(example, 0.3))
         together(24, lambda _: server.infer([1.0] * 4))
         assert max(server.batches(24)) == largest
@@ -233,7 +236,10 @@ def test_batches_capped(server: Served) -> None:
 @everything
 def test_delay_defeated(server: Served) -> None:
     """TC506: a single request does not wait; without the 1 it does."""
-    for example, waits in ((RULES["TC506"].bad, False), (RULES["TC506"].good, True)):
+    for example, waits in (
+        (RULES["TC506"].bad_example, False),
+        (RULES["TC506"].good_example, True),
+    ):
         config = str(example["m/config.pbtxt"]).replace("seconds: 5000", "seconds: 120000000")
         server.serve({**example, "m/config.pbtxt": config})
         if waits:
@@ -246,7 +252,7 @@ def test_delay_defeated(server: Served) -> None:
 @everything
 def test_priorities_starve(server: Served) -> None:
     """TC511: what comes later overtakes a request of the lower level."""
-    example = RULES["TC511"].bad
+    example = RULES["TC511"].bad_example
     config = str(example["m/config.pbtxt"]).replace("max_batch_size: 8", "max_batch_size: 1")
     server.serve(slowly({**example, "m/config.pbtxt": config}, 0.3))
     done: list[str] = []
@@ -269,7 +275,10 @@ def test_priorities_starve(server: Served) -> None:
 @everything
 def test_timeout_never(server: Served) -> None:
     """TC513: a request's own timeout counts only where there is a default one above it."""
-    for example, rejects in ((RULES["TC513"].bad, False), (RULES["TC513"].good, True)):
+    for example, rejects in (
+        (RULES["TC513"].bad_example, False),
+        (RULES["TC513"].good_example, True),
+    ):
         config = str(example["m/config.pbtxt"]).replace("max_batch_size: 8", "max_batch_size: 1")
         server.serve(slowly({**example, "m/config.pbtxt": config}, 0.2))
         results = together(6, lambda _: server.infer([1.0] * 4, timeout=1000))
@@ -278,17 +287,17 @@ def test_timeout_never(server: Served) -> None:
 
 def test_rejected_while_waiting(server: Served) -> None:
     """TC516: a single request to an idle server is rejected."""
-    server.serve(RULES["TC516"].bad)
+    server.serve(RULES["TC516"].bad_example)
     with pytest.raises(grpc.RpcError, match="timeout expired"):
         server.infer([1.0] * 4)
-    server.serve(RULES["TC516"].good)
+    server.serve(RULES["TC516"].good_example)
     assert server.infer([1.0] * 4) == [1.0] * 4
 
 
 @everything
 def test_sequences_soon_forgotten(server: Served) -> None:
     """TC522: after a pause of a few seconds the sequence is gone."""
-    for example, kept in ((RULES["TC522"].bad, False), (RULES["TC522"].good, True)):
+    for example, kept in ((RULES["TC522"].bad_example, False), (RULES["TC522"].good_example, True)):
         server.serve(example)
         server.infer([1.0] * 4, sequence_id=7, sequence_start=True)
         time.sleep(4)
@@ -302,7 +311,7 @@ def test_sequences_soon_forgotten(server: Served) -> None:
 @everything
 def test_few_candidates(server: Served) -> None:
     """TC523: no batch above the number of candidates."""
-    for example, largest in ((RULES["TC523"].bad, 2), (RULES["TC523"].good, 8)):
+    for example, largest in ((RULES["TC523"].bad_example, 2), (RULES["TC523"].good_example, 8)):
         server.serve(slowly(example, 0.3))
         together(
             24,
@@ -316,10 +325,10 @@ def test_few_candidates(server: Served) -> None:
 
 def test_one_sequence_at_a_time(server: Served) -> None:
     """TC524: a second sequence waits for the end of the first."""
-    server.serve(RULES["TC524"].good)
+    server.serve(RULES["TC524"].good_example)
     for number in (1, 2):
         assert server.infer([1.0] * 4, sequence_id=number, sequence_start=True) == [1.0] * 4
-    server.serve(RULES["TC524"].bad)
+    server.serve(RULES["TC524"].bad_example)
     server.infer([1.0] * 4, sequence_id=1, sequence_start=True)
     with pytest.raises(grpc.RpcError) as caught:
         server.infer([1.0] * 4, NEVER, sequence_id=2, sequence_start=True)
@@ -332,7 +341,10 @@ def test_one_sequence_at_a_time(server: Served) -> None:
 @everything
 def test_equal_shapes_only(server: Served) -> None:
     """TC533: requests of two shapes do not meet in a batch, ragged ones do."""
-    for example, ragged in ((RULES["TC533"].bad, False), (RULES["TC533"].good, True)):
+    for example, ragged in (
+        (RULES["TC533"].bad_example, False),
+        (RULES["TC533"].good_example, True),
+    ):
         server.serve(slowly(example, 0.3))
         together(17, lambda number: server.infer([1.0] * (number + 1)))
         assert (max(server.batches(17)) > 1) == ragged

@@ -16,8 +16,8 @@ from tests.judge import Judge, proven
 from tests.server.trtllm import trtllm_project
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import File
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import ExampleFile
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 from tritonctl.host.progress import Silent
 from tritonctl.repository.publish import render
@@ -27,7 +27,7 @@ OURS = [rule for rule in RULES.values() if rule.family == "tensorrt_llm"]
 
 pytestmark = pytest.mark.server
 
-Files = dict[str, str | File]
+Files = dict[str, str | ExampleFile]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Files:
     render(project, Silent())
     folder = project.repository / "speller_engine"
     files: Files = {
-        f"m/{path.relative_to(folder).as_posix()}": File(path.read_bytes())
+        f"m/{path.relative_to(folder).as_posix()}": ExampleFile(path.read_bytes())
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -92,7 +92,7 @@ def test_checkpoints_as_rendered(tmp_path: Path) -> None:
     """Of the PyTorch runtime, for the last release that has it and for an unknown one."""
     project = trtllm_project(tmp_path, world="pytorch", version="1.2.1")
     render(project, Silent())
-    for target in (Target(), Target("2.71.0"), Target(SERVER_VERSION)):
+    for target in (CheckTarget(), CheckTarget("2.71.0"), CheckTarget(SERVER_VERSION)):
         report = check_repository(project.repository, target, rules=OURS)
         assert (report.models, report.findings) == (4, ())
 

@@ -45,9 +45,9 @@ def failed(answers: list[Any]) -> list[str]:
 )
 def test_requests_fail(name: str, clients: int, message: str, served: Served) -> None:
     """Of the bad example some, of the good one none."""
-    served.serve(RULES[name].good)
+    served.serve(RULES[name].good_example)
     assert failed(served.answers(clients)) == []
-    served.serve(RULES[name].bad)
+    served.serve(RULES[name].bad_example)
     errors = failed(served.answers(clients))
     assert errors
     assert all(message in error for error in errors)
@@ -55,16 +55,16 @@ def test_requests_fail(name: str, clients: int, message: str, served: Served) ->
 
 def test_clients_wait_for_ever(served: Served) -> None:
     """Nothing comes back, not even an error."""
-    served.serve(RULES["TC228"].good)
+    served.serve(RULES["TC228"].good_example)
     assert failed(served.answers()) == []
-    served.serve(RULES["TC228"].bad)
+    served.serve(RULES["TC228"].bad_example)
     assert served.answers(patience=NEVER) == ["Deadline Exceeded"]
     served.restart()
 
 
 def test_another_type_than_declared(served: Served) -> None:
     """The answer says so itself, but nobody has been told before."""
-    served.serve(RULES["TC234"].bad)
+    served.serve(RULES["TC234"].bad_example)
     [answer] = served.answers()
     assert answer.outputs[0].datatype == "FP64"
     declared = served.declared()
@@ -74,14 +74,14 @@ def test_another_type_than_declared(served: Served) -> None:
 @pytest.mark.parametrize(("name", "outputs"), [("TC232", []), ("TC233", ["OUTPUT"])])
 def test_outputs_that_nobody_gets(name: str, outputs: list[str], served: Served) -> None:
     """No error; what is made under another name, or not at all, is not in the answer."""
-    served.serve(RULES[name].bad)
+    served.serve(RULES[name].bad_example)
     [answer] = served.answers()
     assert [one.name for one in answer.outputs] == outputs
 
 
 def test_a_type_that_numpy_has_not(served: Served) -> None:
     """The request is taken, and fails in the code."""
-    served.serve(RULES["TC237"].bad)
+    served.serve(RULES["TC237"].bad_example)
     request = request_of("m", VALUES)
     request.inputs[0].datatype = "BF16"
     request.raw_input_contents[0] = bytes(2 * len(VALUES))

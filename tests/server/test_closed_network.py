@@ -21,8 +21,8 @@ ip link set lo up
 ./install.sh
 . environment/offline.sh
 cd project
-tritonctl release --no-smoke
-tritonctl release --no-smoke --set models.speller.serving.stream_interval_ms=20
+tritonctl releases publish --no-smoke
+tritonctl releases publish --no-smoke --set models.speller.serving.stream_interval_ms=20
 tritonctl up --release 1
 trap 'tritonctl down' EXIT
 tritonctl rollout start 2

@@ -22,9 +22,9 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Chunk, SamplingParameters
 from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import EmbeddedServer
-from tritonctl.server.supervisor import leftovers
+from tritonctl.runtimes.lifecycle import start, stop
+from tritonctl.runtimes.server_state import EmbeddedServer
+from tritonctl.supervision.supervisor import server_leftovers
 
 pytestmark = pytest.mark.server
 
@@ -117,7 +117,7 @@ def test_sixteen_streams_come_to_their_end(life: Handle) -> None:
     assert streams.errors == []
     counts = Counter((last.num_output_tokens, last.finish_reason) for last in streams.last)
     assert counts == {(TOKENS, "length"): STREAMS}
-    assert leftovers(life.state.shm_prefix) == []
+    assert server_leftovers(life.state.shm_prefix) == []
     with TritonClient(life.url) as client, pytest.raises(ServerError):
         client.generate(MODEL, PROMPT, SHORT, timeout=5)
 

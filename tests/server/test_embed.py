@@ -22,7 +22,7 @@ from tests.unit.checks.repositories import put
 from tritonctl.errors import ItemsRejectedError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.delivery import Delivery
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -189,7 +189,7 @@ def test_embed_through_the_steps(tasks: Handle, tmp_path: Path) -> None:
     told(tasks, "embed", "embedding", file, "--output", output, "--on-error", "keep")
     answers = [json.loads(line) for line in output.read_text().splitlines()]
     assert [one["index"] for one in answers] == list(range(200))
-    assert answers[20]["error"] == "no UTF-8: byte 3 is 0xff"
+    assert answers[20]["error"] == "invalid UTF-8: byte 3 is 0xff"
     assert "has 10000000 characters" in answers[60]["error"]
     for number, text in enumerate(given):
         if number not in {20, 60}:

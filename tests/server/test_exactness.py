@@ -29,7 +29,7 @@ from tests.server.scripted import (
     Kind,
 )
 from tritonctl.protocol.generation import Chunk, SamplingParameters, generation_request, read_chunk
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

@@ -31,9 +31,9 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.presence import alive
-from tritonctl.server.state import EmbeddedServer
-from tritonctl.server.supervisor import leftovers, server_processes
+from tritonctl.runtimes.discovery import is_running
+from tritonctl.runtimes.server_state import EmbeddedServer
+from tritonctl.supervision.supervisor import server_leftovers, server_processes
 
 pytestmark = pytest.mark.server
 
@@ -117,7 +117,7 @@ def test_a_stub_is_killed_under_streams(cli: Cli, pair: list[Handle], step: str)
         assert stream.begun.wait(SOON_SECONDS)
     os.kill(stub_of(state, f"int8_{step}"), signal.SIGKILL)
     killed = time.monotonic()
-    wait_until(lambda: not alive(state), "the server ends")
+    wait_until(lambda: not is_running(state), "the server ends")
     gone = time.monotonic() - killed
     for stream in streams:
         stream.join(SOON_SECONDS)
@@ -136,7 +136,7 @@ def test_a_stub_is_killed_under_streams(cli: Cli, pair: list[Handle], step: str)
         f"{sum(s.resumes for s in streams)} of 4 went on elsewhere"
     )
     root = server.project.root
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
     assert "a stub process of a Python model was killed" in cli("logs", cwd=root).stdout
     assert cli("status", cwd=root).returncode == 7
     server.pace(0)
@@ -167,7 +167,7 @@ def test_a_step_that_throws_ends_its_streams_alone(cli: Cli, life: Handle) -> No
         assert "the engine failed while generating" in str(stream.error)
     assert text_of(life.url, SHORT) == before
     assert set(life.processes()) == processes
-    assert "the pipeline was loaded again" in cli("logs", cwd=life.project.root).stdout
+    assert "the pipeline was reloaded" in cli("logs", cwd=life.project.root).stdout
 
 
 @pytest.mark.exhaustive
@@ -178,7 +178,7 @@ def test_an_engine_whose_steps_keep_throwing_ends_its_server(cli: Cli, life: Han
         with contextlib.suppress(TritonctlError):
             text_of(life.url, SHORT)
     life.wait_until_gone()
-    assert leftovers(life.state.shm_prefix) == []
+    assert server_leftovers(life.state.shm_prefix) == []
     said = cli("logs", cwd=life.project.root).stdout
     assert "3 steps in a row failed: the engine's process ends" in said
     life.pace(0)
@@ -203,7 +203,7 @@ def test_the_repository_is_replaced_and_removed_under_a_running_server(
     assert text_of(state.grpc_url, SHORT) == expected
     assert cli("status", cwd=project.root).returncode == 7
     assert cli("down", cwd=project.root).returncode == 0
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
     assert text_of(up(cli, project).grpc_url, SHORT) == expected  # rendered anew
 
 
@@ -221,9 +221,9 @@ def test_an_engine_file_is_cut_short_in_place(cli: Cli, small_project: Project) 
 
     with pytest.raises(ServerError):
         ask_until_the_end()
-    wait_until(lambda: not alive(state), "the server ends")
+    wait_until(lambda: not is_running(state), "the server ends")
     print(f"ended {time.monotonic() - began:.2f} s after the file was cut")  # noqa: T201
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
     again = cli("up", cwd=small_project.root)
     assert again.returncode != 0
     assert weights.name in again.stderr
@@ -395,4 +395,4 @@ def test_clients_that_never_read(cli: Cli, life: Handle) -> None:
         answers(state.grpc_url, expected)
     wait_until(lambda: open_files(pid) < opened + 16, "their connections are forgotten")
     assert cli("down", cwd=life.project.root).returncode == 0
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []

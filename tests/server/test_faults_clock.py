@@ -24,10 +24,10 @@ from tests.faked_clock import FakedClock
 from tests.servers import PATIENCE_SECONDS, Handle, paced_project, wait_until
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
-from tritonctl.server.lifecycle import stop
-from tritonctl.server.presence import alive
-from tritonctl.server.state import ServerFiles
-from tritonctl.server.supervisor import leftovers
+from tritonctl.runtimes.discovery import is_running
+from tritonctl.runtimes.lifecycle import stop
+from tritonctl.runtimes.server_state import ServerFiles
+from tritonctl.supervision.supervisor import server_leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone, pytest.mark.exhaustive]
 
@@ -141,7 +141,7 @@ def test_a_load_test_does_not_notice(
         clock.jump_to(jump)
         said, _ = test.communicate(timeout=PATIENCE_SECONDS)
     expect_no_lost_lock(clock, server)
-    assert test.returncode in (0, 8), said  # 8: this machine is too busy to measure anything on
+    assert test.returncode in (0, 8, 9), said  # 9: this machine is too busy to measure anything on
     times = [sample["t"] for sample in lines(folder / "server.jsonl")]
     assert times == sorted(times)
     assert -TIMEOUT < times[0] < times[-1] < TIMEOUT
@@ -177,14 +177,14 @@ def test_supervision_does_not_notice(clock: FakedClock, server: Handle, jump: in
     began = time.monotonic()
     stop(server.project, Silent())
     down = time.monotonic() - began
-    assert leftovers(server.state.shm_prefix) == []
+    assert server_leftovers(server.state.shm_prefix) == []
     with living_by(clock):
         server.start_again()
     clock.jump_to(0)
     [stub] = [pid for pid in server.processes() if b"_detokenizer" in command_line(pid)]
     began = time.monotonic()
     os.kill(stub, signal.SIGKILL)
-    wait_until(lambda: not alive(server.state), "the server ends", PATIENCE_SECONDS)
+    wait_until(lambda: not is_running(server.state), "the server ends", PATIENCE_SECONDS)
     gone = time.monotonic() - began
     print(f"jump {jump:+d} s: down after {down:.1f} s, killed stub told after {gone:.1f} s")  # noqa: T201
     with living_by(clock):

@@ -23,8 +23,8 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.server.lifecycle import running_server, stop
-from tritonctl.server.supervisor import leftovers
+from tritonctl.runtimes.lifecycle import running_server, stop
+from tritonctl.supervision.supervisor import server_leftovers
 
 pytestmark = pytest.mark.server
 
@@ -101,7 +101,7 @@ def test_shared_memory_that_fills_up(project: Project) -> None:
     inside(record["pid"], "rm", shm / "filler")
     assert answer(record["grpc"]) == ASK.max_tokens
     stop(project, Silent())
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
 
 
 def test_no_disk_for_the_log(project: Project, tmp_path: Path) -> None:
@@ -127,6 +127,6 @@ def test_no_disk_for_the_log(project: Project, tmp_path: Path) -> None:
         for _ in range(20):
             assert answer(state.grpc_url) == ASK.max_tokens
         stop(project, Silent())
-        assert leftovers(state.shm_prefix) == []
+        assert server_leftovers(state.shm_prefix) == []
     finally:
         subprocess.run(["/bin/umount", "-l", disk], check=True)

@@ -20,7 +20,7 @@ from tritonctl.project.frontend import Frontend
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Generation, Prompt, SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

@@ -19,9 +19,9 @@ import pytest
 
 from tests.json_page import as_documented
 from tests.servers import Handle, wait_until
-from tritonctl.host.process import process_started
-from tritonctl.server.state import EmbeddedServer, FrontendProcess, ServerFiles, read_state
-from tritonctl.server.supervisor import children, leftovers
+from tritonctl.host.process import process_start_time
+from tritonctl.runtimes.server_state import EmbeddedServer, FrontendProcess, ServerFiles, read_state
+from tritonctl.supervision.supervisor import child_processes, server_leftovers
 
 pytestmark = pytest.mark.server
 
@@ -84,9 +84,9 @@ def test_beside_a_server(cli: Cli, life: Handle) -> None:
     assert text_of(Answer(frontend.port).events()) == ANSWER
     assert '{"id":"int8"' in got(frontend.port, "/v1/models")
 
-    (process,) = children(frontend.pid)
+    (process,) = child_processes(frontend.pid)
     os.kill(process, signal.SIGKILL)
-    wait_until(lambda: children(frontend.pid) - {process}, "a new process")
+    wait_until(lambda: child_processes(frontend.pid) - {process}, "a new process")
     wait_until(lambda: _listens(frontend.port), "it answers again")
     status = json.loads(cli("status", "--json", cwd=root).stdout)
     assert status["frontend"] == {"url": frontend.api_url, "pid": frontend.pid, "ready": True}
@@ -100,11 +100,11 @@ def test_beside_a_server(cli: Cli, life: Handle) -> None:
     reader.join(30)
     assert text_of(received).startswith(ANSWER)
     assert json.loads(received[-2])["choices"][0]["finish_reason"] == "length"
-    assert process_started(frontend.pid) is None
-    assert leftovers(state.shm_prefix) == []
+    assert process_start_time(frontend.pid) is None
+    assert server_leftovers(state.shm_prefix) == []
     assert not ServerFiles.of(life.project).frontend_config.exists()
     log = cli("logs", "frontend", cwd=root).stdout
-    assert "signal 9 (SIGKILL); starting it again" in log
+    assert "signal 9 (SIGKILL); restarting it" in log
     assert '"outcome": "length"' in log
     assert PROMPT not in log
 

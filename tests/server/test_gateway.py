@@ -29,7 +29,7 @@ from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
-from tritonctl.server.security.certificates import tls_section
+from tritonctl.security.certificates import tls_section
 
 pytestmark = pytest.mark.server
 

@@ -27,7 +27,7 @@ from tests.servers import CHECKOUT, PATIENCE_SECONDS, Handle, wait_until
 from tritonctl.errors import ServerError
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
-from tritonctl.server.presence import alive
+from tritonctl.runtimes.discovery import is_running
 
 pytestmark = pytest.mark.server
 
@@ -268,7 +268,8 @@ def test_a_replica_is_frozen_under_streams(
         pair[0].thaw()
     # It may end instead: Triton's Python backend gives up a lock that it has waited too long for.
     wait_until(
-        lambda: healthy(envoy) == 1 + alive(pair[0].state), "it is back if it lives, else left out"
+        lambda: healthy(envoy) == 1 + is_running(pair[0].state),
+        "it is back if it lives, else left out",
     )
     wait_until(lambda: requests_under_way(envoy) == 0, "nothing is left under way")
     assert text_of(envoy.url)

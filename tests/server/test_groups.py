@@ -24,24 +24,24 @@ from tests import sample_tokenizers
 from tests.server.replay import replay_project
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
 from tests.servers import meanwhile, wait_until
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import RequestRejectedError, ServerError
-from tritonctl.host.process import process_started
+from tritonctl.gateway.placement import gateway_of
+from tritonctl.host.process import process_start_time
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.releases.publish import publish
-from tritonctl.releases.store import Stored, stored_releases
+from tritonctl.releases.store import StoredRelease, stored_releases
 from tritonctl.rollout.traffic import Traffic
-from tritonctl.server import groups
-from tritonctl.server.gateway.placement import gateway_of
-from tritonctl.server.groups import Slot, make_stable, start_candidate, stop_group
-from tritonctl.server.lifecycle import running_server, stop
-from tritonctl.server.release_switch import rollback, serve_release
-from tritonctl.server.state import EmbeddedServer
-from tritonctl.server.supervisor import children, leftovers, server_processes
-from tritonctl.server.trial import not_asked
+from tritonctl.runtimes import slot_servers
+from tritonctl.runtimes.lifecycle import running_server, stop
+from tritonctl.runtimes.release_switch import rollback, serve_release
+from tritonctl.runtimes.server_state import EmbeddedServer
+from tritonctl.runtimes.slot_servers import Slot, make_stable, start_candidate, stop_slot
+from tritonctl.runtimes.staging_server import skip_smoke_test
+from tritonctl.supervision.supervisor import child_processes, server_leftovers, server_processes
 
 pytestmark = pytest.mark.server
 
@@ -67,13 +67,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     for letter in (OLD, NEW):
         write_version(project.root, letter)
         build_engine(project, MODEL, Silent())
-        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+        publish(project, Silent(), partial(skip_smoke_test, reason="the test asks"))
     yield project
     stop(project, Silent())
 
 
 @pytest.fixture
-def releases(project: Project) -> list[Stored]:
+def releases(project: Project) -> list[StoredRelease]:
     """The first is served in slot a, alone, behind Envoy."""
     stop(project, Silent())
     (project.state / "stable").unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Users:
 
     def __init__(self, project: Project, *, named: bool = True) -> None:
         self._named = named
-        process = groups.gateway(project)
+        process = slot_servers.gateway_process(project)
         assert process is not None
         self._url = process.url
         self._done = threading.Event()
@@ -141,11 +141,11 @@ class Users:
 
 def traffic(project: Project) -> Traffic:
     """As a controller has it."""
-    folder, place = groups.routes_folder(project), groups.placement(project)
+    folder, place = slot_servers.routes_folder(project), slot_servers.gateway_placement(project)
     return Traffic(folder, gateway_of(project), place, project.rollout)
 
 
-def test_users_go_and_come_back(project: Project, releases: list[Stored]) -> None:
+def test_users_go_and_come_back(project: Project, releases: list[StoredRelease]) -> None:
     """To a candidate and back, to it for good, back to what is warm: no request is lost."""
     before = running_server(project)
     users = Users(project)
@@ -171,13 +171,13 @@ def test_users_go_and_come_back(project: Project, releases: list[Stored]) -> Non
         done = rollback(project, None, Silent())
         assert users.all_get(OLD)
         assert (running_server(project), done.restarted) == (before, None)
-        stop_group(project, Slot.B, at_once=False)
+        stop_slot(project, Slot.B, at_once=False)
         assert users.all_get(OLD)
     assert users.errors == {}
 
 
 @pytest.mark.exhaustive
-def test_a_candidate_that_is_killed(project: Project, releases: list[Stored]) -> None:
+def test_a_candidate_that_is_killed(project: Project, releases: list[StoredRelease]) -> None:
     """By us, its live streams break and nothing else does; by others, it comes back."""
     candidate = start_candidate(project, releases[1], Silent())
     assert isinstance(candidate, EmbeddedServer)
@@ -193,32 +193,34 @@ def test_a_candidate_that_is_killed(project: Project, releases: list[Stored]) ->
         wait_until(lambda: {*users.next_answers().values()} == {OLD, NEW}, "it is back")
         broken = sum(users.errors.values())
         moving.roll_back()
-        stop_group(project, Slot.B, at_once=True)
+        stop_slot(project, Slot.B, at_once=True)
         assert users.all_get(OLD)
     assert sum(users.errors.values()) <= broken + len(moved)
-    assert leftovers(candidate.shm_prefix) == []
+    assert server_leftovers(candidate.shm_prefix) == []
 
 
 @pytest.mark.exhaustive
-def test_envoy_is_killed(project: Project, releases: list[Stored]) -> None:
+def test_envoy_is_killed(project: Project, releases: list[StoredRelease]) -> None:
     """It comes back with the same users in the same place."""
     start_candidate(project, releases[1], Silent())
     traffic(project).move(50)
     users = Users(project)
-    process = groups.gateway(project)
+    process = slot_servers.gateway_process(project)
     assert process is not None
     with users.asking():
         assert users.all_get(OLD, NEW)
         before = users.next_answers()
-        [envoy] = children(process.pid)
+        [envoy] = child_processes(process.pid)
         os.kill(envoy, signal.SIGKILL)
         wait_until(lambda: users.errors, "somebody notices")
         assert users.next_answers() == before
-    assert groups.gateway(project) == process
+    assert slot_servers.gateway_process(project) == process
 
 
 @pytest.mark.exhaustive
-def test_the_machine_is_reset_amid_a_rollout(project: Project, releases: list[Stored]) -> None:
+def test_the_machine_is_reset_amid_a_rollout(
+    project: Project, releases: list[StoredRelease]
+) -> None:
     """Nobody is left with a release that nobody judges, whichever slot was to be stable."""
     candidate = start_candidate(project, releases[1], Silent())
     traffic(project).move(50)
@@ -241,20 +243,20 @@ def test_the_machine_is_reset_amid_a_rollout(project: Project, releases: list[St
 
 
 @pytest.mark.exhaustive
-def test_a_candidate_that_does_not_load(project: Project, releases: list[Stored]) -> None:
+def test_a_candidate_that_does_not_load(project: Project, releases: list[StoredRelease]) -> None:
     """Told, with Triton's reason; the slot is free, and no user has noticed."""
     code = project.root / "python_backends" / "replay_engine" / "model.py"
     sound = code.read_text(encoding="utf-8")
     code.write_text(sound + "\nraise RuntimeError('broken')\n", encoding="utf-8")
     try:
-        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+        publish(project, Silent(), partial(skip_smoke_test, reason="the test asks"))
     finally:
         code.write_text(sound, encoding="utf-8")
     users = Users(project)
     with users.asking():
         with pytest.raises(ServerError, match="broken"):
             start_candidate(project, stored_releases(project)[-1], Silent())
-        assert groups.group(project, Slot.B) is None
+        assert slot_servers.server_in_slot(project, Slot.B) is None
         start_candidate(project, releases[1], Silent())
         assert {*users.next_answers().values()} == {OLD}
     assert users.errors == {}
@@ -262,10 +264,14 @@ def test_a_candidate_that_does_not_load(project: Project, releases: list[Stored]
 
 def _pull_the_plug(project: Project, *servers: object) -> None:
     """As a reset does: no process of the project is left, and none has tidied up."""
-    process = groups.gateway(project)
+    process = slot_servers.gateway_process(project)
     assert process is not None
-    found = [server for slot in Slot if (server := groups.group(project, slot)) is not None]
-    envoys = children(process.pid)
+    found = [
+        server
+        for slot in Slot
+        if (server := slot_servers.server_in_slot(project, slot)) is not None
+    ]
+    envoys = child_processes(process.pid)
     for pid in (process.pid, *envoys, *(server.pid for server in found)):
         os.kill(pid, signal.SIGKILL)
     for server in found:
@@ -274,7 +280,7 @@ def _pull_the_plug(project: Project, *servers: object) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(partial(_is_gone, server.shm_prefix), "Triton is gone")
-    wait_until(lambda: not any(map(process_started, envoys)), "Envoy is gone")
+    wait_until(lambda: not any(map(process_start_time, envoys)), "Envoy is gone")
 
 
 def _is_gone(prefix: str) -> bool:

@@ -31,7 +31,7 @@ from tritonctl.project.frontend import Frontend
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Generation, SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -275,6 +275,12 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     "repetitions in a schema": (
         "json_schema",
         json.dumps({"type": "string", "pattern": SLOW}),
+        "guided_decoding_guide takes",
+    ),
+    "ambiguous": ("regex", "(([a-z ]*)*([a-z ]*)*)*z", "guided_decoding_guide takes"),
+    "ambiguous rules": (
+        "ebnf_grammar",
+        "root ::= x+\nx ::= y*\ny ::= z*\nz ::= [a-z ]*",
         "guided_decoding_guide takes",
     ),
     "levels": ("json_schema", json.dumps(_deep(70)), "more than 64 levels"),

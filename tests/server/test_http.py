@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tritonctl.protocol.client import TritonClient
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

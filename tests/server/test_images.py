@@ -19,15 +19,15 @@ from tests.commands import run_here
 from tests.engine_cache import build_cached, content, kept
 from tests.sample_images import bombs, encoded, every_kind, smooth
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.errors import RequestRejectedError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import Server
+from tritonctl.runtimes.lifecycle import start, stop
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
@@ -123,7 +123,7 @@ def test_many_clients_and_a_few_bad_images(client: TritonClient) -> None:
     """Each gets the vector of its own image, or the reason why there is none."""
     good = [encoded(smooth(40 + n, 60, seed=n), "JPEG") for n in range(CLIENTS)]
     bad = {
-        b"no image at all": "image is of none of the formats",
+        b"no image at all": "image has an unsupported format",
         b"": "image is empty",
         good[0][:500]: "image cannot be decoded",
         bombs(20_000)["png"]: "more pixels than this model's limit of 1000000",
@@ -158,7 +158,7 @@ def test_a_batch_names_the_image_that_is_wrong(client: TritonClient) -> None:
     files = kinds[:6]
     with pytest.raises(RequestRejectedError, match=r"image\[3\] is empty"):
         client.infer("image_embedding", images(*files[:3], b"", *files[4:6]), timeout=60)
-    with pytest.raises(RequestRejectedError, match=r"image\[1\] is of none of the formats"):
+    with pytest.raises(RequestRejectedError, match=r"image\[1\] has an unsupported format"):
         client.infer("image_classification", images(files[0], b"text"), timeout=60)
 
 
@@ -192,4 +192,4 @@ def test_the_verbs_take_image_files(project: Project, server: Server, tmp_path: 
     assert np.allclose(vectors, np.stack([one.vector for one in wanted]), atol=1e-6)
     done = run_here("embed", "image_embedding", "--text", "a", cwd=project.root)
     assert done.returncode == 2
-    assert "give it images: --image" in done.stderr
+    assert "use --image" in done.stderr

@@ -25,7 +25,7 @@ from tritonctl.errors import ServerError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Generation, Prompt, SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

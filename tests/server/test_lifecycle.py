@@ -20,9 +20,9 @@ from tests.servers import Handle, paced_project, server_pid, wait_until
 from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
-from tritonctl.server.presence import alive
-from tritonctl.server.state import EmbeddedServer, ServerFiles, read_state
-from tritonctl.server.supervisor import leftovers
+from tritonctl.runtimes.discovery import is_running
+from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles, read_state
+from tritonctl.supervision.supervisor import server_leftovers
 
 pytestmark = pytest.mark.server
 
@@ -53,7 +53,7 @@ def assert_answers(state: EmbeddedServer) -> None:
 def down(cli: Cli, life: Handle) -> Project:
     """The project of a server that has ended, as it should: nothing of it is left."""
     assert cli("down", cwd=life.project.root).returncode == 0
-    assert leftovers(life.state.shm_prefix) == []
+    assert server_leftovers(life.state.shm_prefix) == []
     return life.project
 
 
@@ -69,7 +69,9 @@ def test_up_status_logs_down(cli: Cli, life: Handle) -> None:
     assert status["ready"] is True
     assert set(status["models"].values()) == {"READY"}
     assert len(status["models"]) == 4
-    by = {name: (one["by"], one["instances"]) for name, one in status["served"].items()}
+    by = {
+        name: (one["backend"], one["instances"]) for name, one in status["model_backends"].items()
+    }
     assert by["int8"] == ("ensemble of 3 steps", "-")
     assert by["int8_engine"] == ("python: openvino int8", "1 CPU")
     assert "python: openvino int8" in cli("status", cwd=project.root).stdout
@@ -78,9 +80,9 @@ def test_up_status_logs_down(cli: Cli, life: Handle) -> None:
     assert lines
     assert all("int8_engine" in line for line in lines)
     assert_answers(state)
-    assert leftovers(state.shm_prefix) != []  # the check below can fail
+    assert server_leftovers(state.shm_prefix) != []  # the check below can fail
     assert cli("down", cwd=project.root).returncode == 0
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
     assert not ServerFiles.of(project).state.exists()
     assert cli("status", cwd=project.root).returncode == 7
 
@@ -91,7 +93,7 @@ def test_killed_server_leaves_nothing_and_starts_again(cli: Cli, life: Handle) -
     project, state = life.project, life.state
     os.kill(server_pid(state), signal.SIGKILL)
     life.wait_until_gone()
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
     status = cli("status", cwd=project.root)
     assert status.returncode == 7
     assert "crashed" in status.stderr
@@ -103,7 +105,7 @@ def test_up_on_other_settings_is_refused_while_running(cli: Cli, life: Handle) -
     done = cli("up", "--set", "server.exit_timeout_seconds=5", cwd=life.project.root)
     assert done.returncode == 7
     assert "tritonctl down" in done.stderr
-    assert alive(life.state)
+    assert is_running(life.state)
 
 
 def test_killed_supervisor_takes_the_server_with_it(cli: Cli, small_project: Project) -> None:
@@ -113,7 +115,7 @@ def test_killed_supervisor_takes_the_server_with_it(cli: Cli, small_project: Pro
     """
     state = up(cli, small_project)
     os.kill(state.pid, signal.SIGKILL)
-    wait_until(lambda: leftovers(state.shm_prefix) == [], "the kernel ends what it started")
+    wait_until(lambda: server_leftovers(state.shm_prefix) == [], "the kernel ends what it started")
     assert_answers(up(cli, small_project))
 
 
@@ -127,7 +129,7 @@ def test_down_does_not_wait_for_streams_that_are_gone(cli: Cli, life: Handle) ->
     began = time.monotonic()
     assert cli("down", cwd=life.project.root).returncode == 0
     assert time.monotonic() - began < state.exit_timeout_seconds / 2  # it is long
-    assert leftovers(state.shm_prefix) == []
+    assert server_leftovers(state.shm_prefix) == []
 
 
 def test_stale_state_of_a_dead_process_is_cleared(cli: Cli, life: Handle) -> None:
@@ -155,8 +157,8 @@ def test_interrupted_up_leaves_nothing(down: Project) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert leftovers(state.shm_prefix) == []
-    assert not alive(state)
+    assert server_leftovers(state.shm_prefix) == []
+    assert not is_running(state)
     assert not files.state.exists()
 
 
@@ -174,7 +176,7 @@ def test_taken_port_is_named(cli: Cli, off: Project) -> None:
         port = other.getsockname()[1]
         done = cli("up", "--set", f"server.grpc_port={port}", cwd=off.root)
     assert done.returncode == 4
-    assert f"port {port} (server.grpc_port) is taken" in done.stderr
+    assert f"port {port} (server.grpc_port) is in use" in done.stderr
     assert "--set server.grpc_port=0" in done.stderr
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tests.servers import Handle
 from tritonctl.loadtest.analysis.records import read_records
 from tritonctl.loadtest.analysis.summary import read_summary
 from tritonctl.project.schema import Project
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("loadtest_environment")]
 
@@ -58,10 +58,23 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+# tritonctl, which gets SIGINT when it opens the file of the report.
+INTERRUPTED_BY_ITSELF = """
+import os, runpy, signal, sys
+def interrupt(event, arguments):
+    if event == "open" and ".report.html." in str(arguments[0]):
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+runpy.run_module("tritonctl", run_name="__main__", alter_sys=True)
+"""
+
+
 @contextmanager
-def _started(project: Project, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    project: Project, folder: Path, *arguments: str, program: Sequence[str] = ("-m", "tritonctl")
+) -> Iterator[subprocess.Popen[str]]:
     """A run that is under way: its first answers have come."""
-    command = [sys.executable, "-m", "tritonctl", "loadtest", "run", "--output", str(folder)]
+    command = [sys.executable, *program, "loadtest", "run", "--output", str(folder)]
     with subprocess.Popen(
         [*command, *arguments],
         cwd=project.root,
@@ -119,7 +132,7 @@ def test_a_run(project: Project, cli: Cli) -> None:
     assert folder.parent == project.state / "loadtests"
     summary = read_summary(folder)
     # On a busy machine the generator may be late: the run is then no measurement, and says so.
-    assert done.returncode == (8 if summary.failed else 0)
+    assert done.returncode == (9 if not summary.valid else 8 if summary.failed else 0)
     kept = _json(folder / "summary.json")
     assert {name: told[name] for name in kept} == kept
     assert (summary.reason, summary.counts.unsent) == ("complete", 0)
@@ -150,14 +163,14 @@ def test_an_impossible_slo(project: Project, cli: Cli, tmp_path: Path) -> None:
     """A gate: exit code 8, the promise and its figures in words; Locust sends as well."""
     run = ("loadtest", "run", "--output", str(tmp_path / "run"), "--count", "30")
     scenario = _scenario(slo={"ttft_p99_ms": 0.001})
-    done = cli(*run, "--engine", "locust", *scenario, cwd=project.root)
-    assert done.returncode == 8
+    done = cli(*run, "--generator", "locust", *scenario, cwd=project.root)
+    assert done.returncode == (8 if read_summary(tmp_path / "run").valid else 9)
     assert _json(tmp_path / "run" / "facts.json")["generator"]["engine"] == "locust"
     assert len(read_records(tmp_path / "run")) == 30
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     said = " ".join(done.stdout.split())  # lines end where the terminal does
     assert "MISSED ttft_p99_ms 0.001 ms: 100 % [" in said
-    assert f"everything is in {tmp_path / 'run'}" in done.stdout
+    assert f"results: {tmp_path / 'run'}" in done.stdout
     assert "short: constant 25/s, 30 requests" in done.stderr
 
 
@@ -168,7 +181,7 @@ def test_interrupted(project: Project, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
-    assert f"what was measured until then is in {folder}" in err
+    assert f"the measurements so far are in {folder}" in err
     assert "(interrupted)" in out
     summary = read_summary(folder)
     assert summary.reason == "interrupted"
@@ -179,16 +192,15 @@ def test_interrupted(project: Project, tmp_path: Path) -> None:
 def test_interrupted_while_the_report_is_written(project: Project, tmp_path: Path) -> None:
     """The run is whole: its figures are told all the same, and where they are; exit code 130."""
     folder = tmp_path / "run"
-    with _started(project, folder, *_scenario(count=30)) as process:
-        _wait_until((folder / "summary.json").is_file, process)
-        time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+    program = ("-c", INTERRUPTED_BY_ITSELF)
+    with _started(project, folder, *_scenario(count=30), program=program) as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "no report was written" in err
-    assert f"what was measured until then is in {folder}" in err
-    assert f"everything is in {folder}" in out
+    assert f"the measurements so far are in {folder}" in err
+    assert f"results: {folder}" in out
     assert read_summary(folder).counts.ok == 30
+    assert not list(folder.glob("*report.html*"))
 
 
 def test_a_lost_worker(project: Project, tmp_path: Path) -> None:
@@ -197,7 +209,7 @@ def test_a_lost_worker(project: Project, tmp_path: Path) -> None:
     with _started(project, folder, *_scenario(count=100, workers=2)) as process:
         os.kill(_generators(folder)[1], signal.SIGKILL)
         out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 8, err
+    assert process.returncode == 9, err
     assert "worker 1 was lost (status -9)" in err
     assert "INVALID   worker 1 was lost" in out
     assert sum(record.worker == 0 for record in read_records(folder)) == 50
@@ -225,7 +237,7 @@ def test_the_server_dies(life: Handle, tmp_path: Path) -> None:
     [
         (("--model", "nobody"), 2, "nobody", "int8"),
         (("--url", "127.0.0.1:1"), 7, "127.0.0.1:1", "tritonctl up"),
-        (("--rate", "1", "--concurrency", "1"), 2, "exclude each other", "keep one"),
+        (("--rate", "1", "--concurrency", "1"), 2, "exclude each other", "drop one of the two"),
     ],
 )
 def test_refused(
@@ -286,7 +298,7 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
     """120 per second cannot hold; every trial is a run of its own, kept; then 1.2 times as much."""
     write_project(tmp_path, {"mock": "int8"})
     scenario = _scenario(model="mock", slo={"e2e_p99_ms": 400})
-    search = ("--lowest", "60", "--precision", "1", "--duration", "2", "--url", mock)
+    search = ("--lowest", "60", "--resolution", "1", "--duration", "2", "--url", mock)
     run = ("loadtest", "capacity", "--output", str(tmp_path / "runs"))
     done = cli(*run, *search, *scenario, "--json", cwd=tmp_path)
     told = as_documented("loadtest capacity", done.stdout)
@@ -294,7 +306,8 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
     assert {name: told[name] for name in kept} == kept
     trials, overload = told["trials"], told["overload"]
     if told["rate"] is None:  # so busy a machine that not even half of it held: told as such
-        assert (done.returncode, told["missed_at"], told["ended"]) == (8, 60, "lowest")
+        code = 8 if any(trial["valid"] for trial in trials) else 9
+        assert (done.returncode, told["missed_at"], told["ended"]) == (code, 60, "lowest")
         assert ([trial["holds"] for trial in trials], overload) == ([False, False], None)
     else:
         assert (done.returncode, told["rate"], told["missed_at"]) == (0, 60, 120)

@@ -20,13 +20,13 @@ import pytest
 from tests.prometheus_server import Prometheus, installed, prometheus
 from tests.servers import Handle
 from tritonctl.errors import TritonctlError
+from tritonctl.monitoring.dashboard import dashboard
+from tritonctl.monitoring.files import observability_files
+from tritonctl.monitoring.rules import alert_groups
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.server.observe.alerts import alert_groups
-from tritonctl.server.observe.dashboard import CACHE_PANEL, GPU_ROW, dashboard
-from tritonctl.server.observe.files import observability_files
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = [
     pytest.mark.server,
@@ -147,7 +147,7 @@ def test_every_panel_has_data(watched: Watched) -> None:
     asked = list(panels())
     assert len(asked) > 30
     for row, title, expression in asked:
-        if row == GPU_ROW or title == CACHE_PANEL:
+        if row == "GPU" or title == "Answered from the cache":
             watched.prometheus.query(expression)
             continue
         until(partial(numbers, watched.prometheus, expression), f"{title}: {expression}")

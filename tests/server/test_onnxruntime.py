@@ -19,15 +19,15 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.engine_cache import build_cached
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.errors import RequestRejectedError, ServerBusyError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import Server
+from tritonctl.runtimes.lifecycle import start, stop
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
@@ -59,7 +59,7 @@ def project(
     """A given graph in every precision and a sentence encoder, built."""
     folder = tmp_path_factory.mktemp("graphs")
     script = TESTS / "onnx_graphs.py"
-    subprocess.run([onnxruntime_environment, script, folder, "mixed"], check=True)
+    subprocess.run([onnxruntime_environment, script, folder, "mixed", "classifier"], check=True)
     # Long enough for the requests of a test to meet in one batch.
     serving = {"dynamic_batching": {"max_queue_delay_microseconds": 50_000}}
     models = {
@@ -75,6 +75,7 @@ def project(
         }
         for name, checkpoint, precisions in (
             ("mixed", folder / "mixed", PRECISIONS),
+            ("classifier", folder / "classifier", ("fp32",)),
             ("minilm", minilm, ENCODED),
         )
         for precision in precisions
@@ -166,6 +167,32 @@ def test_a_given_graph_answers_as_in_this_process(
     inputs = mixed_inputs(rows=5, length=9)
     want = reference(built_engine(project, name).folder / "engine" / "model.onnx", inputs)
     assert_same(client.infer(name, inputs, timeout=60), want, tolerance=1e-5)
+
+
+def test_tensors_of_the_batch_dimension_alone(
+    project: Project, client: TritonClient, reference: Reference
+) -> None:
+    """[batch] in the graph is [batch, 1] for clients: inputs, texts and numbers, batched too."""
+    random = np.random.default_rng(11)
+    x = random.standard_normal((AT_ONCE, 4)).astype(np.float32)
+    weight = random.standard_normal(AT_ONCE).astype(np.float32)
+    graph = built_engine(project, "classifier_fp32").folder / "engine" / "model.onnx"
+    want = reference(graph, {"x": x, "weight": weight})
+    assert want["label"].shape == want["score"].shape == (AT_ONCE,)
+    assert len({*want["label"]}) == 3
+
+    def ask(first: int) -> Arrays:
+        rows = slice(first, first + 2)
+        inputs = {"x": x[rows], "weight": weight[rows, None]}
+        return client.infer("classifier_fp32", inputs, timeout=60)
+
+    first_rows = range(0, AT_ONCE, 2)
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = list(pool.map(ask, first_rows))
+    for first, answer in zip(first_rows, answers, strict=True):
+        rows = rows_of(want, first, first + 2)
+        rows |= {name: rows[name][:, None] for name in ("label", "score")}
+        assert_same(answer, rows, tolerance=1e-6)
 
 
 def test_only_the_outputs_asked_for(client: TritonClient) -> None:

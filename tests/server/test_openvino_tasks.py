@@ -14,14 +14,14 @@ import pytest
 
 from tests.engine_cache import build_cached
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.errors import RequestRejectedError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
+from tritonctl.runtimes.lifecycle import start, stop
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 

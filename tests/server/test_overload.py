@@ -21,9 +21,9 @@ from tests.configurations import PLACES, QUEUE
 from tritonctl.errors import ServerBusyError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient
-from tritonctl.protocol.generation import FIRST_COME, Queueing, SamplingParameters
+from tritonctl.protocol.generation import DEFAULT_QUEUEING, Queueing, SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -114,7 +114,7 @@ async def busy(
 async def ask(
     client: AsyncTritonClient,
     count: int,
-    queueing: Queueing = FIRST_COME,
+    queueing: Queueing = DEFAULT_QUEUEING,
     model: str = "slow",
 ) -> str:
     """The text of an answer."""
@@ -183,7 +183,7 @@ def test_high_priority_overtakes_what_waits(server: Server) -> None:
 
         async with AsyncTritonClient(server.grpc_url) as client:
             async with busy(server):
-                order = [("low", FIRST_COME)] * 4 + [("high", Queueing(priority=1))] * 2
+                order = [("low", DEFAULT_QUEUEING)] * 4 + [("high", Queueing(priority=1))] * 2
                 tasks = []
                 for number, (name, queueing) in enumerate(order):
                     tasks.append(asyncio.create_task(one(name, queueing)))

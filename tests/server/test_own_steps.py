@@ -21,11 +21,11 @@ from tritonctl.errors import ConfigurationError, RequestRejectedError, ServerErr
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
-from tritonctl.repository.new_ensemble import Wishes, new_ensemble
+from tritonctl.repository.new_ensemble import EnsembleOptions, new_ensemble
 from tritonctl.repository.new_step import write_step
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server
-from tritonctl.server.reload import reload
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.runtimes.reload import reload
 
 pytestmark = pytest.mark.server
 
@@ -91,7 +91,7 @@ def handle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
     (folder / "ensembles").mkdir()
     (folder / "ensembles" / "loud.yaml").write_text(LOUD, encoding="utf-8")
     for name, within in (("guarded", "echo"), ("outer", "guarded")):
-        graph, _ = new_ensemble(project, Wishes(name, within, "tidy"))
+        graph, _ = new_ensemble(project, EnsembleOptions(name, within, "tidy"))
         (folder / "ensembles" / f"{name}.yaml").write_text(graph, encoding="utf-8")
     one = Handle(project, "guarded")
     yield one
@@ -160,7 +160,7 @@ def test_reload_of_an_ensemble(project: Project, client: TritonClient) -> None:
     assert client.generate("guarded", "a  b", timeout=60).text == "a-b"
     assert client.generate("echo", "a  b", timeout=60).text == "a  b"
     (project.root / CODE).write_text(before, encoding="utf-8")
-    assert health(running_server(project)).ready
+    assert check_health(running_server(project)).ready
 
 
 def test_what_cannot_be_imported(project: Project, client: TritonClient) -> None:
@@ -172,7 +172,7 @@ def test_what_cannot_be_imported(project: Project, client: TritonClient) -> None
     line = file.read_text(encoding="utf-8").splitlines().index("import nowhere") + 1
     assert caught.value.problem.startswith(f"{file}:{line} imports nowhere")
     _edit(project, "import nowhere\n", "def (:\n")
-    with pytest.raises(ConfigurationError, match="is no Python"):
+    with pytest.raises(ConfigurationError, match="is not valid Python"):
         reload(project, "guarded", Silent())
     file.write_text(before, encoding="utf-8")
     assert client.generate("guarded", TEXT, timeout=60).text
@@ -182,7 +182,7 @@ def test_what_cannot_be_imported(project: Project, client: TritonClient) -> None
 def test_a_version_that_does_not_load(project: Project, client: TritonClient) -> None:
     """The one before goes on, and the next good one is taken, in every ensemble around it."""
     before = _edit(project, "import json\n", "import json\nraise OSError(7)\n")
-    with pytest.raises(ServerError, match="that was served before goes on serving"):
+    with pytest.raises(ServerError, match="the previous version of guarded keeps serving"):
         reload(project, "guarded", Silent())
     assert client.generate("guarded", TEXT, timeout=60).text
     (project.root / CODE).write_text(before.replace('" ".join(', '"_".join('), encoding="utf-8")
@@ -204,7 +204,7 @@ def test_reload_of_a_model_that_is_a_step(project: Project, client: TritonClient
     assert set(answers) == {before}
     assert client.generate("echo", TEXT, timeout=60).text == TEXT
     assert client.generate("outer", TEXT, timeout=60).text == before
-    assert health(running_server(project)).ready
+    assert check_health(running_server(project)).ready
 
 
 class _used:  # noqa: N801 - reads as what it does

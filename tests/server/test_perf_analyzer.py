@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.host.environments import EnvironmentRecipe, ensure_environment, site_packages
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
@@ -21,14 +21,14 @@ from tritonctl.protocol.engine_gauges import ACTIVE, WAITING
 from tritonctl.protocol.metrics import scrape
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "number-speller"
 
 # The last releases of the wheel no longer carry the binary; this one is of the server's age.
-PERF_ANALYZER = Recipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
+PERF_ANALYZER = EnvironmentRecipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
 # It links against libraries that the server's wheel bundles under other names.
 # perf_analyzer 2.51 now and then exits without the end of its export, more often on a busy machine,
 # and once, in some six hundred runs, it did not exit.
@@ -45,7 +45,7 @@ def libraries(speller_project: Project, tmp_path: Path) -> Path:
 
 def link_libraries(project: Project, folder: Path) -> Path:
     """Fill a new folder with what perf_analyzer links against."""
-    environment = ensure(server_recipe(plan_repository(project).backends), Silent())
+    environment = ensure_environment(server_recipe(plan_repository(project).backends), Silent())
     bundled = site_packages(environment) / "nvidia_pytriton.libs"
     folder.mkdir()
     for name, pattern in LIBRARIES.items():
@@ -67,7 +67,7 @@ def started(
     libraries: Path, url: str, arguments: Sequence[str | Path]
 ) -> Iterator[subprocess.Popen[str]]:
     """Begin to run it against a server; whatever happens, it ends with the context."""
-    binary = ensure(PERF_ANALYZER, Silent()) / "bin" / "perf_analyzer"
+    binary = ensure_environment(PERF_ANALYZER, Silent()) / "bin" / "perf_analyzer"
     with subprocess.Popen(
         [binary, "-u", url, "-i", "grpc", "--streaming", *arguments],
         env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
@@ -132,6 +132,6 @@ def test_random_bytes_in_optional_tensors_are_refused_by_name(
     shapes = [flag for shape in (*lists, *others, *lora) for flag in ("--shape", shape)]
     done = perf_analyzer(libraries, speller_server.grpc_url, ["-m", "int8", *shapes])
     assert done.returncode != 0
-    assert "text_input and messages are both given" in done.stdout + done.stderr
+    assert "text_input and messages are both present" in done.stdout + done.stderr
     with TritonClient(speller_server.grpc_url) as client:
         assert client.generate("int8", "7 in English:").text == " seven"

@@ -16,26 +16,26 @@ import pytest
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
 from tests.server.test_reload import MODEL, NEW, NEWER, OLD, Load, answer, write_version
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import ServerError, UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
-from tritonctl.releases.publish import Published, Trial, publish
+from tritonctl.releases.publish import PublishedRelease, Trial, publish
 from tritonctl.releases.store import stored_releases
-from tritonctl.releases.verification import verify_release
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server, stop
-from tritonctl.server.release_switch import rollback, serve_release
-from tritonctl.server.state import ServerFiles
-from tritonctl.server.trial import not_asked, smoke_release
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server, stop
+from tritonctl.runtimes.release_switch import rollback, serve_release
+from tritonctl.runtimes.server_state import ServerFiles
+from tritonctl.runtimes.staging_server import skip_smoke_test, smoke_test_release
+from tritonctl.store.entries import verify
 
 pytestmark = pytest.mark.server
 
-unasked: Trial = partial(not_asked, reason="the test asks")
+unasked: Trial = partial(skip_smoke_test, reason="the test asks")
 
 
-def _released(project: Project, letter: str, trial: Trial = unasked) -> Published:
+def _released(project: Project, letter: str, trial: Trial = unasked) -> PublishedRelease:
     write_version(project.root, letter)
     build_engine(project, MODEL, Silent())
     return publish(project, Silent(), trial)
@@ -78,12 +78,12 @@ def test_back_to_the_release_before(project: Project) -> None:
     assert (done.restarted, done.gap_seconds, load.errors) == (None, 0, {})
     now = running_server(project)
     assert (now.release, now.pid) == (stored_releases(project)[0].name, state.pid)
-    assert health(now).ready
+    assert check_health(now).ready
     assert (answer(now), "1" in _versions(project)) == (OLD, True)
-    with pytest.raises(UsageError, match="no release before"):
+    with pytest.raises(UsageError, match="no release older than"):
         rollback(project, None, Silent())
     for stored in stored_releases(project):
-        assert verify_release(stored, Silent()) == []
+        assert verify(stored, Silent()) == []
 
 
 @pytest.mark.exhaustive
@@ -92,7 +92,7 @@ def test_forwards_and_a_release_that_fails(project: Project) -> None:
     serve_release(project, "1", Silent())
     _, started, switched = serve_release(project, "2", Silent())
     assert (started, switched is not None, answer(running_server(project))) == (False, True, NEW)
-    published = _released(project, NEWER, smoke_release)
+    published = _released(project, NEWER, smoke_test_release)
     asked = published.stored.manifest().smoke
     assert (asked.status, asked.passed > 0) == ("passed", True)
     code = project.root / "python_backends" / "replay_engine" / "model.py"
@@ -100,7 +100,7 @@ def test_forwards_and_a_release_that_fails(project: Project) -> None:
     code.write_text(sound + "\nraise RuntimeError('broken')\n", encoding="utf-8")
     try:
         with pytest.raises(ServerError):
-            _released(project, NEWER, smoke_release)
+            _released(project, NEWER, smoke_test_release)
         assert len(stored_releases(project)) == 3
         broken = _released(project, NEWER).stored
     finally:
@@ -109,7 +109,7 @@ def test_forwards_and_a_release_that_fails(project: Project) -> None:
     load = Load(state.grpc_url, 4)
     with load.going_on():
         load.until(NEW, 4)
-        with pytest.raises(ServerError, match="goes on serving"):
+        with pytest.raises(ServerError, match="stays deployed"):
             serve_release(project, str(broken.number), Silent())
         before = load.answers[NEW]
         load.until(NEW, before + 4)

@@ -25,17 +25,17 @@ import pytest
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
 from tests.servers import Handle, meanwhile
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.publish import render
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server, stop
-from tritonctl.server.reload import Reloaded, reload
-from tritonctl.server.state import Server, ServerFiles
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server, stop
+from tritonctl.runtimes.reload import ReloadResult, reload
+from tritonctl.runtimes.server_state import Server, ServerFiles
 
 pytestmark = pytest.mark.server
 
@@ -125,8 +125,8 @@ class Load:
 
 def assert_clean(project: Project, state: Server, *by_hand: str) -> None:
     """The server as after `up`: the project's models, those by hand, and none beside them."""
-    assert list(ServerFiles.of(project).beside.iterdir()) == []
-    seen = health(state)
+    assert list(ServerFiles.of(project).standby.iterdir()) == []
+    seen = check_health(state)
     assert seen.ready
     assert {name for name, is_ready in seen.models.items() if is_ready == "READY"} == {
         *(f"{MODEL}{step}" for step in ("", "_tokenizer", "_engine", "_detokenizer")),
@@ -134,7 +134,7 @@ def assert_clean(project: Project, state: Server, *by_hand: str) -> None:
     }
 
 
-def new_version(project: Project, letter: str) -> Reloaded:
+def new_version(project: Project, letter: str) -> ReloadResult:
     """Build and reload."""
     write_version(project.root, letter)
     build_engine(project, MODEL, Silent())
@@ -168,7 +168,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one(project: Project) -> No
         load.until(OLD)
         with pytest.raises(ServerError, match="a broken version") as refused:
             new_version(project, NEW)
-    assert "goes on serving" in refused.value.problem
+    assert "keeps serving" in refused.value.problem
     assert load.errors == {}
     assert set(load.answers) == {OLD}
     assert_clean(project, state)
@@ -184,7 +184,7 @@ def test_a_version_that_does_not_answer_leaves_the_old_one(cli: Cli, project: Pr
     done = cli("reload", MODEL, cwd=project.root)
     assert done.returncode == 7
     assert "does not answer a smoke request" in done.stderr
-    assert "goes on serving" in done.stderr
+    assert "keeps serving" in done.stderr
     assert answer(state) == OLD
     assert_clean(project, state)
 
@@ -197,7 +197,7 @@ def test_a_killed_reload_is_cleaned_up_by_the_next(project: Project) -> None:
     killed = subprocess.Popen(
         [sys.executable, "-m", "tritonctl", "reload", MODEL], cwd=project.root
     )
-    folder, deadline = ServerFiles.of(project).beside, time.monotonic() + PATIENCE
+    folder, deadline = ServerFiles.of(project).standby, time.monotonic() + PATIENCE
     while not list(folder.iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -228,6 +228,8 @@ def test_cancelled_streams_do_not_hold_up_a_reload(project: Project) -> None:
             next(client.stream(MODEL, "x", ASK))
     done = new_version(project, NEW)
     assert answer(state) == NEW
-    assert set(done.held) <= {f"{MODEL}_{step}" for step in ("tokenizer", "engine", "detokenizer")}
+    assert set(done.retained_models) <= {
+        f"{MODEL}_{step}" for step in ("tokenizer", "engine", "detokenizer")
+    }
     with TritonClient(state.grpc_url) as client:
         assert client.model_ready(MODEL)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.servers import ON_FREE_PORTS, meanwhile
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -28,10 +28,10 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.publish import render
-from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server, start, stop
-from tritonctl.server.reload import reload
-from tritonctl.server.state import Server, ServerFiles
+from tritonctl.runtimes.health import check_health
+from tritonctl.runtimes.lifecycle import running_server, start, stop
+from tritonctl.runtimes.reload import reload
+from tritonctl.runtimes.server_state import Server, ServerFiles
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
@@ -111,8 +111,8 @@ def other(graph: str) -> str:
 
 def assert_clean(project: Project, state: Server) -> None:
     """The models of the plan, ready, and nothing beside them."""
-    assert list(ServerFiles.of(project).beside.iterdir()) == []
-    seen = health(state)
+    assert list(ServerFiles.of(project).standby.iterdir()) == []
+    seen = check_health(state)
     assert {name for name, is_ready in seen.models.items() if is_ready == "READY"} == {
         model.name for model in plan_repository(project).models
     }
@@ -150,7 +150,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one(project: Project) -> No
         with pytest.raises(ServerError, match="a broken version") as refused:
             reload(project, MODEL, Silent())
         until(answers, OLD)
-    assert "goes on serving" in refused.value.problem
+    assert "keeps serving" in refused.value.problem
     assert errors == {}
     assert set(answers) == {OLD}
     assert_clean(project, state)

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.chromium import Browser, Page, browser, chromium
 from tests.loadtest_records import SyntheticRun
-from tests.report_page import Reader, finished
+from tests.report_page import Figure, Reader, finished
 from tritonctl.loadtest.report.comparison import write_comparison
 from tritonctl.loadtest.report.page import write_report
 
@@ -106,35 +104,92 @@ def colour(page: Page, name: str) -> int:
     return int(str(page.evaluate(f"{style}.getPropertyValue('{name}').trim()")).lstrip("#"), 16)
 
 
-def test_every_chart_is_drawn_with_its_data(report: Path, page: Page) -> None:
-    """What plotly.js holds is what the file says, and there is a mark for each point."""
+# Of each series of a chart: x and y on the canvas of every point that has a value.
+POSITIONS = """
+(() => {
+  const chart = Chart.getChart(document.querySelector("#%s canvas"));
+  return chart.data.datasets.map((dataset, index) => {
+    const { left, right } = chart.chartArea;
+    const { top, bottom } = chart.scales[dataset.yAxisID];
+    return chart.getDatasetMeta(index).data
+      .filter((point) => !point.skip)
+      .map(({ x, y }) => {
+        const inside = x >= left - 1 && x <= right + 1 && y >= top - 1 && y <= bottom + 1;
+        return [x, y, inside];
+      });
+  });
+})()
+"""
+# How many pixels of a chart are of one of the colours of its series, nearly.
+PAINTED = """
+(() => {
+  const chart = Chart.getChart(document.querySelector("#%s canvas"));
+  const { width, height } = chart.canvas;
+  const { data } = chart.canvas.getContext("2d").getImageData(0, 0, width, height);
+  const style = getComputedStyle(document.documentElement);
+  const named = (name) => parseInt(style.getPropertyValue(name).trim().slice(1), 16);
+  const near = (at, colour) =>
+    Math.abs(data[at] - (colour >> 16)) < 12 &&
+    Math.abs(data[at + 1] - ((colour >> 8) & 255)) < 12 &&
+    Math.abs(data[at + 2] - (colour & 255)) < 12;
+  return %s.map(named).map((colour) => {
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 100 && near(at, colour)) count++;
+    return count;
+  });
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_chart_is_drawn_with_its_data(report: Path, page: Page, width: int) -> None:
+    """A mark for each point, inside its plot and in its colour, on a wide and a narrow screen."""
+    page.size(width, 800)
     shown(page, report)
     figures = Reader.of(report.read_text(encoding="utf-8")).figures()
     assert len(figures) == 14
     assert page.evaluate(DRAWN) == str(len(figures))
+    assert count(page, "main", "figure canvas") > 2 * len(figures)  # of legends, too
     for name, figure in figures.items():
-        held = page.evaluate(f"document.getElementById('{name}').data.map(t => [t.name, t.x, t.y])")
-        assert held == [[t["name"], t["x"], t["y"]] for t in figure["data"]]
-        assert count(page, name, "svg.main-svg") >= 1
-    points = sum(len(trace["x"]) for trace in figures["latency"]["data"])
-    assert count(page, "latency", ".scatterlayer .point") == points
-    # queue of three steps, three more parts of two, prefill and decode of the engine
-    assert count(page, "breakdown", ".barlayer .point") == 3 + 3 * 2 + 2
-    for side in ("input", "output"):
-        [bars] = figures[f"{side}-length"]["data"]
-        assert count(page, f"{side}-length", ".barlayer .point") == len(bars["x"])
-    for name in ("concurrency", "prompt-length"):
-        marks = sum(len(trace["x"]) for trace in figures[name]["data"])
-        assert count(page, name, ".scatterlayer .point") == marks
-    curves = ("percentiles-over-time", "percentiles", "gaps", "throughput", "queue", "machine")
-    for name in (*curves, "generator", "engine"):
-        lines = [t for t in figures[name]["data"] if "lines" in t["mode"]]
-        drawn = page.evaluate(
-            f"[...document.querySelectorAll('#{name} .scatterlayer path.js-line')]"
-            ".map(path => path.getTotalLength())"
+        positions = page.evaluate(POSITIONS % name)
+        expected = [sum(y is not None for y in s["y"]) for s in figure["series"]]
+        assert [len(points) for points in positions] == expected
+        assert all(inside for points in positions for _, _, inside in points), name
+        places = [{(x, y) for x, y, _ in points} for points in positions]
+        assert all(len(place) > 1 for place, s in zip(places, expected, strict=True) if s > 1), name
+        # Some bars are thinner than a pixel.
+        wide = [s for s in figure["series"] if name != "breakdown" or max(s["x"]) > 1]
+        names = [s["colour"] for s in wide]
+        painted = dict(zip(names, page.evaluate(PAINTED % (name, json.dumps(names))), strict=True))
+        assert min(painted.values()) > 10, (name, painted)
+    assert page.problems() == []
+
+
+def test_legends_name_and_hide_series(report: Path, page: Page) -> None:
+    """A click takes a series away, with what belongs to it, and brings it back."""
+    shown(page, report)
+    figures = Reader.of(report.read_text(encoding="utf-8")).figures()
+    for name, figure in figures.items():
+        legend = page.evaluate(
+            f"[...document.getElementById('{name}').parentElement"
+            ".querySelectorAll('.legend button')].map((button) => button.textContent)"
         )
-        assert len(drawn) == len(lines)
-        assert min(drawn) > 10, f"{name}: a line without length"
+        named = [s["name"] for s in figure["series"] if s.get("legend", True)]
+        assert legend == (named if figure["legend"] else [])
+    button = "document.querySelector('#percentiles').parentElement.querySelector('.legend button')"
+    for pressed in ("false", "true"):
+        page.evaluate(f"{button}.click()")
+        assert page.evaluate(f"{button}.getAttribute('aria-pressed')") == pressed
+        hidden = page.evaluate(
+            f"{chart('percentiles')}.data.datasets.filter((d) => d.hidden).map((d) => d.label)"
+        )
+        mine = ["TTFT", "TTFT, too few samples", "TTFT, 95 % interval"]
+        assert hidden == (mine if pressed == "false" else [])
+
+
+def chart(figure: str) -> str:
+    """The JavaScript expression of a figure's chart."""
+    return f"Chart.getChart(document.querySelector('#{figure} canvas'))"
 
 
 def count(page: Page, figure: str, selector: str) -> int:
@@ -142,37 +197,64 @@ def count(page: Page, figure: str, selector: str) -> int:
     return int(page.evaluate(f"document.querySelectorAll('#{figure} {selector}').length"))
 
 
+def hover(page: Page, figure: str, series: int, point: int, shift: int = 0) -> list[str]:
+    """The lines that are shown with the mouse at a point, or `shift` pixels to its left."""
+    page.evaluate(f"document.querySelector('#{figure}').scrollIntoView({{block: 'center'}})")
+    x, y = page.evaluate(
+        f"(({{x, y}}, r) => [r.left + x, r.top + y])({chart(figure)}.getDatasetMeta({series})"
+        f".data[{point}], document.querySelector('#{figure} canvas').getBoundingClientRect())"
+    )
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - shift, y=y)
+    page.wait_for(f"{chart(figure)}.tooltip.opacity > 0")
+    lines: list[str] = page.evaluate(f"{chart(figure)}.tooltip.body.flatMap((item) => item.lines)")
+    return lines
+
+
+def test_values_are_shown_under_the_mouse(report: Path, page: Page) -> None:
+    """Name, value with its unit, and of which request; hostile text stays text."""
+    shown(page, report)
+    figures = Reader.of(report.read_text(encoding="utf-8")).figures()
+    failed = next(n for n, s in enumerate(figures["latency"]["series"]) if s["name"] == "error")
+    lines = hover(page, "latency", failed, 0)
+    x, y = (figures["latency"]["series"][failed][axis][0] for axis in ("x", "y"))
+    assert lines[0] == f"error: {y:,.4g} ms at {x:.4g} s"
+    assert any(line.startswith("UNAVAILABLE: ") for line in lines)
+    assert HOSTILE.replace(" ", "") in "".join(lines).replace(" ", "")
+    lines = hover(page, "throughput", 0, 5)
+    assert "planned: {:g} in second 5".format(figures["throughput"]["series"][0]["y"][5]) in lines
+    [line] = hover(page, "breakdown", 0, 1, shift=4)
+    assert line.startswith("queue: speller_engine: ")
+    assert line.endswith(" ms")
+
+
 def test_nothing_is_asked_for_and_nothing_goes_wrong(report: Path, page: Page) -> None:
-    """One request, for the file itself; a silent console, also when hovered over and rescaled."""
+    """One request, for the file itself; a silent console, also when rescaled and printed."""
     shown(page, report)
     page.evaluate("document.querySelectorAll('.scale button').forEach(b => b.click())")
-    page.evaluate("Plotly.Fx.hover('latency', [{curveNumber: 0, pointNumber: 3}])")
-    assert count(page, "latency", ".hoverlayer .hovertext") == 1
+    page.evaluate("document.querySelectorAll('.legend button').forEach(b => b.click())")
     page.media(media="print")
     page.wait_for("getComputedStyle(document.body).backgroundColor === 'rgb(255, 255, 255)'")
     assert page.problems() == []
     assert page.requests() == [report.resolve().as_uri()]
-    assert page.evaluate("document.querySelectorAll('[data-title*=loud]').length") == 0
 
 
 def test_linear_and_logarithmic(report: Path, page: Page) -> None:
-    """The buttons change the scale; the name of a limit stays at its line on both."""
+    """The buttons change the scale; a limit and all points stay inside the plot on both."""
     shown(page, report)
-    for scale in ("log", "linear"):
+    largest = page.evaluate(
+        f"Math.max(...{chart('latency')}.data.datasets.flatMap(d => d.data.map(p => p.y)))"
+    )
+    for scale, kind in (("log", "logarithmic"), ("linear", "linear")):
         page.evaluate(
             f"document.querySelector('[data-figure=latency] [data-scale={scale}]').click()"
         )
-        page.wait_for(f"document.getElementById('latency').layout.yaxis.type === '{scale}'")
-        label, limit = page.evaluate(
-            "['.annotation-text', '.shapelayer path[style*=dasharray]'].map(s =>"
-            " document.querySelector('#latency ' + s).getBoundingClientRect().bottom)"
+        axis = f"{chart('latency')}.scales.y0"
+        assert page.evaluate(f"{axis}.type") == kind
+        assert largest <= page.evaluate(f"{axis}.max") < (2 if scale == "linear" else 10) * largest
+        top, limit, bottom = page.evaluate(
+            f"(a => [a.top, a.getPixelForValue(200), a.bottom])({axis})"
         )
-        assert abs(label - limit) < 15
-        top = page.evaluate("document.getElementById('latency')._fullLayout.yaxis.range[1]")
-        largest = page.evaluate(
-            "Math.max(...document.getElementById('latency').data.flatMap(t => t.y))"
-        )
-        assert top < (2 * largest if scale == "linear" else math.log10(10 * largest))
+        assert top <= limit <= bottom
 
 
 def test_scripts_that_are_not_ours_do_not_run(report: Path, page: Page) -> None:
@@ -208,21 +290,34 @@ def test_pictures_are_not_blank(report: Path, page: Page, tmp_path: Path, scheme
 def test_the_scheme_can_change_while_it_is_open(report: Path, page: Page) -> None:
     """Charts are drawn anew in the colours of the other scheme, their zoom kept."""
     shown(page, report, prefers_color_scheme="light")
-    before = page.evaluate("document.getElementById('latency').data[0].marker.color")
+    colour_used = f"{chart('latency')}.data.datasets[0].backgroundColor"
+    before = page.evaluate(colour_used)
     zoomed = drag_over(page, "latency")
     page.media(prefers_color_scheme="dark")
-    page.wait_for(f"document.getElementById('latency').data[0].marker.color !== '{before}'")
+    page.wait_for(f"{colour_used} !== '{before}'")
     assert page.evaluate(RANGE) == zoomed
 
 
-RANGE = "document.getElementById('latency').layout.xaxis.range"
+def test_a_drag_zooms_and_a_double_click_ends_it(report: Path, page: Page) -> None:
+    """Along the horizontal axis, with the mouse."""
+    shown(page, report)
+    whole = page.evaluate(RANGE)
+    drag_over(page, "latency")
+    page.evaluate("document.querySelector('#latency canvas').dispatchEvent(new Event('dblclick'))")
+    assert page.evaluate(RANGE) == whole
+    assert page.problems() == []
+
+
+RANGE = "(x => [x.min, x.max])(Chart.getChart(document.querySelector('#latency canvas')).scales.x)"
 
 
 def drag_over(page: Page, figure: str) -> list[float]:
     """Zoom as a person does, with the mouse; the range that is then shown."""
     page.evaluate(f"document.getElementById('{figure}').scrollIntoView()")
-    area = f"document.querySelector('#{figure} .nsewdrag').getBoundingClientRect()"
-    left, top, width = page.evaluate(f"(r => [r.left, r.top, r.width])({area})")
+    area = f"document.querySelector('#{figure} canvas').getBoundingClientRect()"
+    left, top, width = page.evaluate(
+        f"((r, a) => [r.left + a.left, r.top + a.top, a.width])({area}, {chart(figure)}.chartArea)"
+    )
     before = page.evaluate(RANGE)
     places = [(left + width * share, top + 60) for share in (0.3, 0.4, 0.6)]
     for kind, (x, y) in zip(("mousePressed", "mouseMoved", "mouseMoved"), places, strict=True):
@@ -242,38 +337,24 @@ def test_it_fits(report: Path, page: Page, width: int) -> None:
     shown(page, report)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     too_wide = page.evaluate(
-        "[...document.querySelectorAll('figure')].filter(f => [...f.querySelectorAll('svg')]"
+        "[...document.querySelectorAll('figure')].filter(f => [...f.querySelectorAll('canvas')]"
         ".some(s => s.getBoundingClientRect().right > f.getBoundingClientRect().right + 1)).length"
     )
     assert too_wide == 0
 
 
-def test_many_requests_are_drawn_with_webgl_or_without(page: Page, tmp_path: Path) -> None:
-    """Above a few thousand points a canvas takes over; without WebGL the same points are SVG."""
+def test_many_requests_are_drawn(page: Page, tmp_path: Path) -> None:
+    """Thousands of points, each of them, and the nearest one is still named at once."""
     folder = finished(replace(RUN, rate=400, servers=60, seconds=10), tmp_path / "run")
     path = write_report(folder)
-    [trace, *_] = Reader.of(path.read_text(encoding="utf-8")).figures()["latency"]["data"]
-    assert trace["type"] == "scattergl"
+    figure: Figure = Reader.of(path.read_text(encoding="utf-8")).figures()["latency"]
+    assert len(figure["series"][0]["x"]) > 3000
     shown(page, path)
-    assert drawn_points(page) == ("scattergl", len(trace["x"]))
-    assert count(page, "latency", "canvas") >= 1
-    page.call(
-        "Page.addScriptToEvaluateOnNewDocument",
-        source="HTMLCanvasElement.prototype.getContext = () => null",
-    )
-    page.open(path)
-    page.wait_for(f"{DRAWN} && document.getElementById('latency').data[0].type === 'scatter'")
-    assert drawn_points(page) == ("scatter", len(trace["x"]))
-    points = "[...document.querySelectorAll('#latency .scatterlayer .trace')][0]"
-    assert page.evaluate(f"{points}.querySelectorAll('.point').length") == len(trace["x"])
-
-
-def drawn_points(page: Page) -> tuple[Any, Any]:
-    """How the first trace is drawn, and how many points it has."""
-    kind, points = page.evaluate(
-        "(t => [t.type, t.x.length])(document.getElementById('latency').data[0])"
-    )
-    return kind, points
+    positions = page.evaluate(POSITIONS % "latency")
+    assert [len(points) for points in positions] == [len(s["x"]) for s in figure["series"]]
+    assert hover(page, "latency", 0, 1000)[0].split(": ")[0] in [
+        s["name"] for s in figure["series"]
+    ]
 
 
 def test_two_runs_on_one_page(page: Page, tmp_path: Path) -> None:
@@ -283,9 +364,13 @@ def test_two_runs_on_one_page(page: Page, tmp_path: Path) -> None:
     path = write_comparison(before, after)
     shown(page, path)
     rows = Reader.of(path.read_text(encoding="utf-8")).table("Each figure")[1:]
-    assert count(page, "changes-chart", ".scatterlayer .point") == len(rows)
+    marks = page.evaluate(POSITIONS % "changes-chart")
+    assert sum(map(len, marks)) == len(rows)
+    assert len({y for points in marks for _, y, _ in points}) == len(rows), "a line for each"
     for metric in ("ttft", "e2e", "itl"):
-        assert count(page, f"{metric}-curves", ".scatterlayer path.js-line") == 2
+        curves = page.evaluate(POSITIONS % f"{metric}-curves")
+        assert len(curves) == 4, "a curve and its intervals for each run"
+        assert all(inside for points in curves for _, _, inside in points)
     assert page.problems() == []
     assert page.requests() == [path.resolve().as_uri()]
 

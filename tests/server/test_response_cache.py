@@ -22,7 +22,7 @@ from tests.server.plain_triton import PlainTriton
 from tests.servers import ON_FREE_PORTS
 from tests.unit.checks.repositories import put
 from tritonctl.checks.rules import RULES
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
@@ -30,9 +30,9 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.metrics import scrape
 from tritonctl.repository.backends import backend_named
 from tritonctl.repository.publish import render
-from tritonctl.server.embedded.installation import install
-from tritonctl.server.lifecycle import running_server, start, stop
-from tritonctl.server.reload import reload
+from tritonctl.runtimes.embedded.installation import install_server
+from tritonctl.runtimes.lifecycle import running_server, start, stop
+from tritonctl.runtimes.reload import reload
 
 TESTS = Path(__file__).resolve().parents[1]
 Answer = dict[str, list[Any]]
@@ -82,8 +82,8 @@ def one_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plain
     write(repository, "shapes", 10, dim=-1)
     write(repository, "outputs", 10)
     for rule, name in (("TC542", "asks"), ("TC543", "reads")):
-        put(repository, Candidate.of(RULES[rule].bad, name).files)
-    caches = install([backend_named("tokenizer")], Silent()).caches
+        put(repository, Candidate.of(RULES[rule].bad_example, name).files)
+    caches = install_server([backend_named("tokenizer")], Silent()).caches
     server = PlainTriton(
         repository,
         tmp_path_factory.mktemp("log") / "log",

@@ -24,8 +24,8 @@ from tritonctl.errors import ServerError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import generation_request
-from tritonctl.server.restarts import read_restarts
-from tritonctl.server.state import EmbeddedServer, ServerFiles
+from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles
+from tritonctl.supervision.restarts import read_restarts
 
 pytestmark = pytest.mark.server
 
@@ -95,9 +95,9 @@ def test_streams_go_on_at_the_server_that_was_started_again(
     assert record["ready"] is True
     assert record["crashes"][0]["ready_after"] > 0
     text = cli("status", cwd=server.project.root).stdout
-    assert f"{ABORT}; started again, ready after" in text
+    assert f"{ABORT}; restarted, ready after" in text
     log = ServerFiles.of(server.project).log.read_text(encoding="utf-8")
-    assert f"tritonctl: tritonserver crashed: {ABORT}; starting it again" in log
+    assert f"tritonctl: tritonserver crashed: {ABORT}; restarting it" in log
 
 
 def interleaved(state: EmbeddedServer) -> None:

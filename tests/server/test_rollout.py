@@ -22,24 +22,24 @@ from tests.server.replay import replay_project
 from tests.server.test_groups import HEADER, Users, traffic
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
 from tests.servers import wait_until
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import HostError, RepositoryError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.releases.publish import publish
 from tritonctl.releases.store import stored_releases
-from tritonctl.rollout.asks import Ask
-from tritonctl.rollout.journal import Event, Phase, controlling
-from tritonctl.rollout.places import place_of
-from tritonctl.rollout.standing import Rollout, rollout, rollouts_folder
+from tritonctl.rollout.journal import JournalEvent, RolloutPhase, open_journal
+from tritonctl.rollout.operator_commands import OperatorCommand
+from tritonctl.rollout.platforms import platform_of
 from tritonctl.rollout.starting import start
-from tritonctl.rollout.steering import Source, steer
-from tritonctl.server import groups
-from tritonctl.server.groups import Slot
-from tritonctl.server.lifecycle import running_server, stop
-from tritonctl.server.release_switch import serve_release
-from tritonctl.server.trial import not_asked
+from tritonctl.rollout.status import RolloutStatus, rollout_status, rollouts_folder
+from tritonctl.rollout.steering import ProjectSource, send_command
+from tritonctl.runtimes import slot_servers
+from tritonctl.runtimes.lifecycle import running_server, stop
+from tritonctl.runtimes.release_switch import serve_release
+from tritonctl.runtimes.slot_servers import Slot
+from tritonctl.runtimes.staging_server import skip_smoke_test
 
 pytestmark = [pytest.mark.server, pytest.mark.exhaustive]
 
@@ -75,7 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             failing = [{"ids": [70], "error": "wrong weights"}]
             (folder / MODEL / "scripts.json").write_text(json.dumps(failing), encoding="utf-8")
         build_engine(project, MODEL, Silent())
-        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+        publish(project, Silent(), partial(skip_smoke_test, reason="the test asks"))
     yield project
     _end_controllers(project)
     stop(project, Silent())
@@ -92,23 +92,23 @@ def served(project: Project) -> Project:
     return project
 
 
-def _taken_back(project: Project, under_way: Rollout) -> None:
+def _taken_back(project: Project, under_way: RolloutStatus) -> None:
     """As `rollout abort` does it first."""
-    place_of(project, under_way.state.about).take_back()
+    platform_of(project, under_way.state.details).take_back()
 
 
-def _source(project: Project) -> Source:
-    return Source(project.root, None, ())
+def _source(project: Project) -> ProjectSource:
+    return ProjectSource(project.root, None, ())
 
 
-def _started(project: Project, release: str) -> Rollout:
+def _started(project: Project, release: str) -> RolloutStatus:
     return start(project, _source(project), release, Silent(), breaking=False)
 
 
-def _when(project: Project, condition: Callable[[Rollout], object]) -> Rollout:
+def _when(project: Project, condition: Callable[[RolloutStatus], object]) -> RolloutStatus:
     """The last rollout, once that is true of it."""
     deadline = time.monotonic() + PATIENCE
-    while not condition(found := rollout(project)):
+    while not condition(found := rollout_status(project)):
         assert time.monotonic() < deadline, [*found.entries[-3:]]
         time.sleep(0.1)
     return found
@@ -130,12 +130,12 @@ def _kill_both(project: Project) -> None:
     for each in (_parent(pid), pid):
         if each != 1:
             os.kill(each, signal.SIGKILL)
-    wait_until(lambda: rollout(project).left_alone, "the controller is gone")
+    wait_until(lambda: rollout_status(project).needs_controller, "the controller is gone")
 
 
 def _end_controllers(project: Project) -> None:
     folder = rollouts_folder(project)
-    if any(folder.glob("*/journal.jsonl")) and rollout(project).controller:
+    if any(folder.glob("*/journal.jsonl")) and rollout_status(project).controller:
         _kill_both(project)
 
 
@@ -147,17 +147,17 @@ def test_a_good_release_is_promoted(served: Project) -> None:
         assert begun.controller is not None
         with (
             pytest.raises(HostError, match="another controller"),
-            controlling(begun.folder.parent, 9),
+            open_journal(begun.folder.parent, 9),
         ):
             pass
         done = _when(served, lambda one: one.state.closed)
         assert {*users.next_answers().values()} == {NEW}
     assert users.errors == {}
-    assert done.state.phase is Phase.PROMOTED, done.state.reason
-    moved = [entry.about for entry in done.entries if entry.event is Event.MOVED]
+    assert done.state.phase is RolloutPhase.PROMOTED, done.state.reason
+    moved = [entry.details for entry in done.entries if entry.event is JournalEvent.MOVED]
     assert [each["confirmed"] for each in moved] == [True] * 4
     assert running_server(served).release == stored_releases(served)[1].name
-    assert groups.group(served, Slot.A) is None
+    assert slot_servers.server_in_slot(served, Slot.A) is None
 
 
 def test_a_bad_release_is_taken_back(served: Project) -> None:
@@ -173,9 +173,9 @@ def test_a_bad_release_is_taken_back(served: Project) -> None:
         assert {*users.next_answers().values()} == {OLD}
         assert sum(users.errors.values()) - exposed <= len(users.answers)
     assert seconds < 30
-    assert done.state.phase is Phase.ROLLED_BACK
+    assert done.state.phase is RolloutPhase.ROLLED_BACK
     assert "its requests fail" in done.state.reason
-    assert groups.group(served, Slot.B) is None
+    assert slot_servers.server_in_slot(served, Slot.B) is None
     assert running_server(served).release == stored_releases(served)[0].name
 
 
@@ -191,16 +191,18 @@ def test_the_controller_is_killed(served: Project) -> None:
         _kill_both(served)
         share = traffic(served).share()
         assert share > 0
-        steer(served, _source(served), Ask.RESUME, partial(_taken_back, served))
+        send_command(served, _source(served), OperatorCommand.RESUME, partial(_taken_back, served))
         _when(served, lambda one: one.controller is not None)
         assert traffic(served).share() >= share
         _kill_both(served)
-        found = steer(served, _source(served), Ask.ABORT, partial(_taken_back, served))
+        found = send_command(
+            served, _source(served), OperatorCommand.ABORT, partial(_taken_back, served)
+        )
         assert users.all_get(OLD)
-        assert found.state.phase is Phase.ROLLED_BACK
+        assert found.state.phase is RolloutPhase.ROLLED_BACK
         _when(served, lambda one: one.state.closed)
     assert users.errors == {}
-    assert [entry.event for entry in found.entries].count(Event.STARTED) == 1
+    assert [entry.event for entry in found.entries].count(JournalEvent.STARTED) == 1
 
 
 def test_nobody_has_a_name(served: Project) -> None:
@@ -208,9 +210,11 @@ def test_nobody_has_a_name(served: Project) -> None:
     users = Users(served, named=False)
     with users.asking():
         _started(served, "2")
-        told = _when(served, lambda one: "none has the header" in one.said)
+        told = _when(served, lambda one: "none with the header" in one.reason)
         assert told.state.step is None
-        steer(served, _source(served), Ask.ABORT_AT_ONCE, partial(_taken_back, served))
+        send_command(
+            served, _source(served), OperatorCommand.ABORT_AT_ONCE, partial(_taken_back, served)
+        )
     assert users.errors == {}
 
 

@@ -23,7 +23,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Generation, SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

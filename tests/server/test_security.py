@@ -21,22 +21,25 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.another_user import as_nobody, as_root
 from tests.conftest import EXAMPLE
 from tests.server.test_perf_analyzer import link_libraries, perf_analyzer
 from tests.servers import Handle
 from tritonctl.errors import HostError, ServerError
 from tritonctl.host.progress import Silent
+from tritonctl.host.resources import SHARED_MEMORY
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.protocol.restrictions import GRPC_HEADER, HTTP_HEADER
+from tritonctl.releases.slots import stable_slot
 from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.security.certificate_checks import certificate_files
-from tritonctl.server.security.certificates import make_certificates, tls_section
-from tritonctl.server.state import Server, ServerFiles
+from tritonctl.runtimes.lifecycle import start, stop
+from tritonctl.runtimes.server_state import EmbeddedServer, Server, ServerFiles
+from tritonctl.security.certificate_checks import certificate_files
+from tritonctl.security.certificates import make_certificates, tls_section
 
 pytestmark = pytest.mark.server
 
@@ -126,7 +129,7 @@ def test_the_command_line_needs_no_option(
     done = cli("generate", MODEL, PROMPT, cwd=project.root)
     assert (done.returncode, done.stdout) == (0, f"{TEXT}\n"), done.stderr
     output = project.root / f"run-{engine}"
-    arguments = ["--no-report", "--json", "--engine", engine, "-o", str(output)]
+    arguments = ["--no-report", "--json", "--generator", engine, "-o", str(output)]
     run = cli("loadtest", "run", *arguments, cwd=project.root)
     counts = json.loads(run.stdout)["counts"]
     assert (counts["sent"], counts["ok"]) == (20, 20), run.stderr
@@ -178,6 +181,26 @@ def test_a_stranger_with_a_certificate(
     compared = cli(*compare, *names, "--format", "json", cwd=tmp_path)
     assert [f["rule"] for f in json.loads(compared.stdout)["findings"]] == ["TCS26"]
     assert cli(*compare, cwd=tmp_path).returncode == 7
+
+
+_READ = """
+for name in sys.argv[1:]:
+    try:
+        print(len(pathlib.Path(name).read_bytes()))
+    except PermissionError:
+        print("refused")
+"""
+
+
+@as_root
+def test_other_users_read_neither_memory_nor_logs(project: Project, server: Server) -> None:
+    """Prompts and answers pass through the regions of Triton's stubs, and errors through logs."""
+    assert isinstance(server, EmbeddedServer)
+    regions = sorted(SHARED_MEMORY.glob(f"{server.shm_prefix}*"))
+    log = ServerFiles.of(project, stable_slot(project)).log
+    assert len(regions) >= 3
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (*regions, log)} == {0o600}
+    assert set(as_nobody(_READ, *regions).split()) == {"refused"}
 
 
 def test_the_token_is_nobody_else_s(project: Project, server: Server) -> None:

@@ -17,7 +17,7 @@ from tritonctl.errors import RequestRejectedError, ServerError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Generation, SamplingParameters
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

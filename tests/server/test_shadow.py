@@ -26,22 +26,22 @@ from tests.server.replay import replay_project
 from tests.server.test_groups import HEADER, TOKENS, Users
 from tests.server.test_reload import MODEL, NEW, OLD, write_version
 from tests.servers import ON_FREE_PORTS, meanwhile
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.errors import TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.releases.publish import publish
-from tritonctl.rollout.journal import Phase
-from tritonctl.rollout.shadow.found import Counts, read_found
-from tritonctl.rollout.standing import Rollout, rollout
+from tritonctl.rollout.journal import RolloutPhase
+from tritonctl.rollout.shadow.comparison_log import ShadowCounts, read_comparison_records
 from tritonctl.rollout.starting import start
-from tritonctl.rollout.steering import Source
-from tritonctl.server import groups
-from tritonctl.server.lifecycle import stop
-from tritonctl.server.release_switch import serve_release
-from tritonctl.server.trial import not_asked
+from tritonctl.rollout.status import RolloutStatus, rollout_status
+from tritonctl.rollout.steering import ProjectSource
+from tritonctl.runtimes import slot_servers
+from tritonctl.runtimes.lifecycle import stop
+from tritonctl.runtimes.release_switch import serve_release
+from tritonctl.runtimes.staging_server import skip_smoke_test
 
 pytestmark = [pytest.mark.server, pytest.mark.exhaustive]
 PATIENCE_SECONDS = 120.0
@@ -66,26 +66,26 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     for letter in (OLD, NEW):
         write_version(project.root, letter)
         build_engine(project, MODEL, Silent())
-        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+        publish(project, Silent(), partial(skip_smoke_test, reason="the test asks"))
     yield project
     stop(project, Silent())
 
 
-def ended(project: Project, number: int, folder: Path, compared: int) -> Rollout:
+def ended(project: Project, number: int, folder: Path, compared: int) -> RolloutStatus:
     """Once it has ended, or has compared so many."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = rollout(project, number)
-        if found.state.ended or Counts.read(folder).compared >= compared:
+        found = rollout_status(project, number)
+        if found.state.is_over or ShadowCounts.read(folder).compared >= compared:
             return found
         said = [file.read_text(encoding="utf-8") for file in folder.glob("*.log")]
-        assert time.monotonic() < deadline, (found.state, Counts.read(folder), said)
+        assert time.monotonic() < deadline, (found.state, ShadowCounts.read(folder), said)
         time.sleep(0.2)
 
 
-def rolled_out(project: Project) -> Rollout:
+def rolled_out(project: Project) -> RolloutStatus:
     """The second release beside the first, which users are asking meanwhile, to its end."""
-    source = Source(project.root / "tritonctl.yaml", None, ())
+    source = ProjectSource(project.root / "tritonctl.yaml", None, ())
     found = start(project, source, "2", Silent(), breaking=False)
     return ended(project, found.number, found.folder, compared=1000)
 
@@ -112,18 +112,21 @@ class Asking:
 
 def gateway_url(project: Project) -> str:
     """Where users come."""
-    process = groups.gateway(project)
+    process = slot_servers.gateway_process(project)
     assert process is not None
     return process.url
 
 
-def taken_back(found: Rollout) -> set[tuple[float, float]]:
+def taken_back(found: RolloutStatus) -> set[tuple[float, float]]:
     """What a rollout's shadow found, once it has rolled back for it: noise and difference."""
-    assert found.state.phase is Phase.ROLLED_BACK, (found.state, Counts.read(found.folder))
-    assert "answers differ" in str(found.state.end["reason"])
-    lines = list(read_found(found.folder))
+    assert found.state.phase is RolloutPhase.ROLLED_BACK, (
+        found.state,
+        ShadowCounts.read(found.folder),
+    )
+    assert "answers differ" in str(found.state.outcome["reason"])
+    lines = list(read_comparison_records(found.folder))
     assert lines
-    return {(line.measured.noise, line.measured.candidate) for line in lines}
+    return {(line.measurement.noise, line.measurement.candidate) for line in lines}
 
 
 def test_another_text_is_taken_back_by_the_shadow(project: Project) -> None:
@@ -182,7 +185,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         content = json.loads(pooling.read_text(encoding="utf-8"))
         pooling.write_text(json.dumps(content | {"pooling_mode": mode}), encoding="utf-8")
         build_cached(project)
-        publish(project, Silent(), partial(not_asked, reason="the test asks"))
+        publish(project, Silent(), partial(skip_smoke_test, reason="the test asks"))
     yield project
     stop(project, Silent())
 

@@ -25,9 +25,9 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.smoke.outcomes import Outcome
-from tritonctl.server.smoke.run import Plan, smoke_server
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
+from tritonctl.smoke.outcomes import SmokeOutcome
+from tritonctl.smoke.run import SmokePlan, smoke_server
 
 pytestmark = pytest.mark.server
 
@@ -51,8 +51,8 @@ def triton(request: pytest.FixtureRequest, plain: PlainTriton) -> PlainTriton:
     return plain.ready(request.node)
 
 
-def asked(triton: PlainTriton, model: str, seconds: float = 30.0) -> dict[str, Outcome]:
-    plan = Plan(Endpoint(triton.url), models=(model,), seconds=seconds)
+def asked(triton: PlainTriton, model: str, seconds: float = 30.0) -> dict[str, SmokeOutcome]:
+    plan = SmokePlan(Endpoint(triton.url), models=(model,), seconds=seconds)
     return {one.check: one for one in smoke_server(plan, Silent()).outcomes}
 
 
@@ -151,23 +151,25 @@ def test_interrupted(triton: PlainTriton, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "status", "told"),
     [
-        ("hears", "pass", "after the client left"),
-        ("deaf", "fail", "the engine still worked for it 5 s after the client left"),
+        ("hears", "pass", "after the client disconnected"),
+        ("deaf", "fail", "the engine still worked 5 s after the client disconnected"),
         ("text", "skipped", "no step counts its requests"),
     ],
 )
 def test_a_stream_left_early(model: str, status: str, told: str, triton: PlainTriton) -> None:
     """What the engine itself has counted."""
-    plan = Plan(Endpoint(triton.url), models=(model,), metrics=partial(scrape, triton.metrics_url))
+    plan = SmokePlan(
+        Endpoint(triton.url), models=(model,), metrics=partial(scrape, triton.metrics_url)
+    )
     found = {one.check: one for one in smoke_server(plan, Silent()).outcomes}
     assert (found["cancellation"].status, told in found["cancellation"].detail) == (status, True)
     unasked = smoke_server(replace(plan, cancellation=False), Silent()).outcomes
-    assert [one.detail for one in unasked if one.check == "cancellation"] == ["not asked for"]
+    assert [one.detail for one in unasked if one.check == "cancellation"] == ["not requested"]
 
 
 def test_unknown_model(triton: PlainTriton) -> None:
     """The names that there are."""
-    with pytest.raises(UsageError, match="serves no model nobody") as refused:
+    with pytest.raises(UsageError, match="has no model nobody") as refused:
         asked(triton, "nobody")
     assert "adds, bytes" in refused.value.remedy
 
@@ -177,11 +179,11 @@ def test_command(triton: PlainTriton, cli: Cli, tmp_path: Path) -> None:
     right = cli("smoke", "--url", triton.url, "--models", "bytes,stream", cwd=tmp_path)
     assert right.returncode == 0, right.stderr
     assert "bytes   answers" in right.stdout
-    assert "2 models asked" in right.stderr
+    assert "2 models tested" in right.stderr
     wrong = cli("smoke", "--url", triton.url, "--models", "wrong_type", cwd=tmp_path)
     assert wrong.returncode == 7
     assert "FAIL" in wrong.stdout
-    assert f"again: tritonctl smoke --url {triton.url} --models wrong_type" in wrong.stderr
+    assert f"repeat: tritonctl smoke --url {triton.url} --models wrong_type" in wrong.stderr
     assert '"name": "INPUT", "datatype": "FP32", "shape": [1, 4]' in wrong.stderr
     record = json.loads(
         cli("smoke", "--url", triton.url, "--models", "wrong_type", "--json", cwd=tmp_path).stdout
@@ -214,6 +216,6 @@ def test_the_spellers(speller_project: Project, speller_server: Server, cli: Cli
     assert left[0] == "pass" or (left[0] == "skipped" and "not as cancelled" in left[1]), left
     assert status["int8_engine", "answers"] == "skipped"
     # By its address it is any Triton: no checkpoint, no metrics.
-    by_address = Plan(speller_server.endpoint, models=("int8",))
+    by_address = SmokePlan(speller_server.endpoint, models=("int8",))
     found = {one.check: one for one in smoke_server(by_address, Silent()).outcomes}
     assert found["tokenizer"].status == found["cancellation"].status == "skipped"

@@ -39,8 +39,8 @@ from tritonctl.project.file import load_project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.metrics import scrape
 from tritonctl.protocol.tensors import infer_request
-from tritonctl.server.reload import reload
-from tritonctl.server.state import Server
+from tritonctl.runtimes.reload import reload
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 

@@ -24,10 +24,10 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
-from tritonctl.server.top.counters import Reading
-from tritonctl.server.top.figures import Figures, ServerFigures, figures
-from tritonctl.server.top.layout import layout_of
+from tritonctl.runtimes.server_state import Server
+from tritonctl.top.counters import Reading
+from tritonctl.top.figures import ServerLoad, WindowFigures, figures
+from tritonctl.top.layout import layout_of
 
 pytestmark = pytest.mark.server
 
@@ -46,7 +46,7 @@ def ask(url: str, lengths: list[int]) -> None:
             lengths.append(client.generate("int8", PROMPT, sampling).num_output_tokens)  # noqa: PERF401
 
 
-def under_load(state: Server, project: Project) -> Figures:
+def under_load(state: Server, project: Project) -> WindowFigures:
     """The figures of a window with a known number of requests."""
     before = at_rest(state, project)
     lengths: list[int] = []
@@ -83,13 +83,13 @@ def at_rest(state: Server, project: Project) -> Reading:
     pytest.fail("the figures of a server that nobody asks do not come to rest")
 
 
-def all_is_published(found: Figures) -> bool:
+def all_is_published(found: WindowFigures) -> bool:
     """The last token of the last stream, the end of that stream, every refusal with its reason."""
     (model,) = found.models
-    requests, tokens = model.requests_per_s * found.seconds, (model.tokens_per_s or 0)
+    requests, tokens = model.requests_per_s * found.interval_seconds, (model.tokens_per_s or 0)
     return (
         round(requests) >= THREADS * STREAMS
-        and round(tokens * found.seconds) >= THREADS * STREAMS * TOKENS
+        and round(tokens * found.interval_seconds) >= THREADS * STREAMS * TOKENS
         and model.failures.get("invalid", 0) >= REFUSED
         and (model.active_streams, model.kv_used) == (0, 0)
     )
@@ -103,10 +103,10 @@ def test_what_clients_counted(life: Handle) -> None:
     requests = THREADS * STREAMS
     assert model.model == "int8"
     assert [s.model for s in model.steps] == ["int8_tokenizer", "int8_engine", "int8_detokenizer"]
-    assert model.requests_per_s * found.seconds == pytest.approx(requests)
+    assert model.requests_per_s * found.interval_seconds == pytest.approx(requests)
     assert model.failures == {"invalid": REFUSED}
     assert {step.silent for step in model.steps} == {0}
-    assert (model.tokens_per_s or 0) * found.seconds == pytest.approx(requests * TOKENS)
+    assert (model.tokens_per_s or 0) * found.interval_seconds == pytest.approx(requests * TOKENS)
     assert model.ttft is not None
     assert model.itl is not None
     assert model.ttft.n == requests
@@ -121,7 +121,7 @@ def test_the_machine_as_triton_sees_it(life: Handle) -> None:
     """Once Triton has looked: two seconds after its start."""
     project, state = life.project, life.state
 
-    def server() -> ServerFigures:
+    def server() -> ServerLoad:
         readings = [Reading.of(scrape(state.metrics_url), time.monotonic()) for _ in range(2)]
         return figures(readings, layout_of(project.repository)).server
 
@@ -143,14 +143,23 @@ def test_once_for_people_and_for_scripts(cli: Cli, life: Handle) -> None:
         "engine",
         "detokenizer",
     ]
-    done = cli("top", "--once", "-i", "0.5", "--json", cwd=project.root)
+    done = cli("top", "--once", "--interval", "0.5", "--json", cwd=project.root)
     record = as_documented("top", done.stdout)
     assert record["server"]["rss_bytes"] > 2**26
     address = state.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    done = cli("top", "--once", "-i", "0.5", "--json", "--metrics-url", address, cwd=project.state)
+    done = cli(
+        "top", "--once", "--interval", "0.5", "--json", "--metrics-url", address, cwd=project.state
+    )
     assert [m["model"] for m in json.loads(done.stdout)["models"]] == ["int8"]
     done = cli(
-        "top", "--once", "-i", "0.5", "--json", "--metrics-url", address, cwd=project.root.parent
+        "top",
+        "--once",
+        "--interval",
+        "0.5",
+        "--json",
+        "--metrics-url",
+        address,
+        cwd=project.root.parent,
     )
     names = [m["model"] for m in json.loads(done.stdout)["models"]]
     assert names == ["int8", "int8_detokenizer", "int8_engine", "int8_tokenizer"]

@@ -22,7 +22,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.server.lifecycle import stop
+from tritonctl.runtimes.lifecycle import stop
 
 pytestmark = pytest.mark.server
 

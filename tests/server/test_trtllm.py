@@ -15,7 +15,7 @@ from tritonctl.errors import RequestRejectedError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import Metrics, scrape
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 

@@ -14,26 +14,27 @@ import pytest
 
 from tests.conftest import EXAMPLE, write_project
 from tests.json_page import as_documented
+from tests.report_page import Reader
 from tests.servers import Handle, embedded
 from tritonctl.errors import RequestRejectedError, SettingsRefusedError
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.live import SilentBoard
-from tritonctl.loadtest.run.plan import chosen_scenario
+from tritonctl.loadtest.run.plan import select_scenario
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.model_control import ModelControl
-from tritonctl.server.lifecycle import running_server, stop
-from tritonctl.server.state import EmbeddedServer, Server
-from tritonctl.tuning.applying import TunedServer
-from tritonctl.tuning.knobs import space_of
-from tritonctl.tuning.outcome import Step
+from tritonctl.runtimes.lifecycle import running_server, stop
+from tritonctl.runtimes.server_state import EmbeddedServer, Server
+from tritonctl.tuning.knobs import build_space
+from tritonctl.tuning.outcome import SearchStep
 from tritonctl.tuning.report import write_report
-from tritonctl.tuning.space import PLACES, Space
-from tritonctl.tuning.trials import Asked, Trial
+from tritonctl.tuning.space import MAX_SEQUENCES, SearchSpace
+from tritonctl.tuning.trials import TrialRequest, TuningTrial
+from tritonctl.tuning.tuned_server import TunedServer
 from tritonctl.tuning.tuner import TuneJob, tune
-from tritonctl.tuning.write_back import project_edit
+from tritonctl.tuning.write_back import create_project_edit
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("loadtest_environment")]
 
@@ -114,21 +115,21 @@ class LiveWatcher:
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self.seen: list[tuple[Trial, dict[str, Any]]] = []
-        self.steps: list[Step] = []
+        self.seen: list[tuple[TuningTrial, dict[str, Any]]] = []
+        self.steps: list[SearchStep] = []
 
     def stage(self, text: str) -> None:
         """Not looked at."""
 
-    def measuring(self, asked: Asked, space: Space) -> None:
+    def measuring(self, request: TrialRequest, space: SearchSpace) -> None:
         """Not looked at."""
 
-    def trial(self, trial: Trial, stored: bool) -> None:
+    def trial(self, trial: TuningTrial, stored: bool) -> None:
         """Read the configurations back."""
         assert not stored
         self.seen.append((trial, live_configs(running_server(self._project))))
 
-    def step(self, step: Step, space: Space) -> None:  # noqa: ARG002 - Watcher
+    def step(self, step: SearchStep, space: SearchSpace) -> None:  # noqa: ARG002 - TuningWatcher
         """Remember it."""
         self.steps.append(step)
 
@@ -140,18 +141,18 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
     """A session with a tiny budget on the server that runs, and its report."""
     before, files = live_configs(server), repository_bytes(project)
     watcher = LiveWatcher(project)
-    name, scenario = chosen_scenario(project, None)
-    job = TuneJob(project, name, scenario, 0.5, knobs=(PLACES, DELAY), validation=False)
+    name, scenario = select_scenario(project, None)
+    job = TuneJob(project, name, scenario, 0.5, knobs=(MAX_SEQUENCES, DELAY), validation=False)
     tuned = tune(job, SilentBoard(), watcher)
 
     assert len(watcher.seen) >= 3
     for trial, live in watcher.seen:
         places = live[ENGINE]["parameters"]["max_num_seqs"]["string_value"]
-        assert places == str(trial.asked.settings[PLACES])
+        assert places == str(trial.request.settings[MAX_SEQUENCES])
         delay = live[DETOKENIZER]["dynamic_batching"].get("max_queue_delay_microseconds", 0)
-        assert int(delay) == trial.asked.settings[DELAY]
+        assert int(delay) == trial.request.settings[DELAY]
         assert trial.requests > 0
-    assert tuned.outcome.before.met > 0
+    assert tuned.outcome.baseline.met > 0
 
     after = running_server(project)
     assert after.pid == server.pid
@@ -159,10 +160,14 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
     assert repository_bytes(project) == files
 
     page = write_report(tuned)
-    assert "Plotly.newPlot" in page.read_text(encoding="utf-8")
+    figure = Reader.of(page.read_text(encoding="utf-8")).figures()["pareto"]
+    plotted = sum(len(series["x"]) for series in figure["series"])
+    assert plotted == sum(bool(trial.p99_ms) for trial in tuned.outcome.trials)
     record = json.loads(page.with_name("report.json").read_text(encoding="utf-8"))
     assert record["pareto"]
-    edit = project_edit(project, None, MODEL, None, {"serving": {"inline_detokenizer": True}})
+    edit = create_project_edit(
+        project, None, MODEL, None, {"serving": {"inline_detokenizer": True}}
+    )
     assert edit.difference.count("\n+ ") == 1
     added = {"diff": edit.difference, "applied": False, "report": str(page)}  # by the command
     as_documented("tune", json.dumps(record | added))
@@ -172,7 +177,7 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
 def test_every_knob_can_be_turned_and_put_back(project: Project, server: EmbeddedServer) -> None:
     """Through model control where that is enough, with a restart where files change."""
     before = live_configs(server)
-    space = space_of(project, MODEL, priorities=2, cores=2)
+    space = build_space(project, MODEL, priorities=2, cores=2)
     restarts = []
     with TunedServer(space, project.state / "tuning", Silent()) as tuned:
         for knob in space.knobs:
@@ -194,11 +199,11 @@ def test_every_knob_can_be_turned_and_put_back(project: Project, server: Embedde
 @pytest.mark.alone
 def test_a_text_engine_that_was_loaded_again_bears_load(project: Project, cli: Cli) -> None:
     """Three times other settings of the engine alone, then forty requests side by side each."""
-    space = space_of(project, MODEL, priorities=0, cores=2)
+    space = build_space(project, MODEL, priorities=0, cores=2)
     load = ("--rate", "20", "--duration", "2", "--no-report", "--json")
     with TunedServer(space, project.state / "tuning", Silent()) as tuned:
         for places in (8, 4, 16):
-            applied = tuned.apply({**space.base, PLACES: places})
+            applied = tuned.apply({**space.base, MAX_SEQUENCES: places})
             assert (applied.restarted, applied.loaded) == (False, (ENGINE, MODEL))
             assert applied.gap_seconds > 0
             done = cli("loadtest", "run", *load, "--url", tuned.state.grpc_url, cwd=project.root)
@@ -229,11 +234,11 @@ def test_a_lost_request_does_not_hold_up_other_settings(
     After a cancel it may not let go of the engine, either: then the server is started anew.
     """
     before = live_configs(server)
-    space = space_of(project, MODEL, priorities=0, cores=2)
+    space = build_space(project, MODEL, priorities=0, cores=2)
     with TunedServer(space, project.state / "tuning", Silent()) as tuned:
         with TritonClient(tuned.state.grpc_url) as client:
             lose(client)
-        applied = tuned.apply({**space.base, PLACES: 8})
+        applied = tuned.apply({**space.base, MAX_SEQUENCES: 8})
         if lose is refused:
             assert not applied.restarted
         assert applied.loaded == (() if applied.restarted else (ENGINE, MODEL))
@@ -249,18 +254,18 @@ def test_refused_settings_leave_the_server_as_it_was(
     project: Project, server: EmbeddedServer
 ) -> None:
     """An engine that cannot be loaded: the error is named, the old one still answers."""
-    space = space_of(project, MODEL, priorities=0, cores=2)
+    space = build_space(project, MODEL, priorities=0, cores=2)
     before = live_configs(server)
     with TunedServer(space, project.state / "tuning", Silent()) as tuned:
         with pytest.raises(SettingsRefusedError, match="int8_engine"):
-            tuned.apply({**space.base, PLACES: "none"})
+            tuned.apply({**space.base, MAX_SEQUENCES: "none"})
         assert live_configs(tuned.state) == before
     assert live_configs(running_server(project)) == before
 
 
 def test_without_a_server_one_is_started_and_stopped(off: Project) -> None:
     """And the project's repository is not even rendered."""
-    space = space_of(off, MODEL, priorities=0, cores=2)
+    space = build_space(off, MODEL, priorities=0, cores=2)
     with TunedServer(space, off.state / "tuning", Silent()) as tuned:
         pid = tuned.state.pid
         assert running_server(off).pid == pid

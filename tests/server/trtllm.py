@@ -16,7 +16,7 @@ from typing import Any
 from tests.conftest import EXAMPLE
 from tests.fakes import FAKES, copy_tensorrt_llm
 from tests.servers import ON_FREE_PORTS
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tritonctl.checks.examples.files import Example, File
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import Example, ExampleFile
+from tritonctl.checks.repository import CheckTarget
 
-Files = dict[str, str | File]
-SERVER = Target()
+Files = dict[str, str | ExampleFile]
+SERVER = CheckTarget()
 # One that was started with --disable-auto-complete-config.
-STRICT_SERVER = Target(completes=False)
+STRICT_SERVER = CheckTarget(completes=False)
 
 TENSORS = """\
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] } ]
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     name: str
     files: Example
     rules: tuple[str, ...]
-    target: Target = SERVER
+    target: CheckTarget = SERVER
 
 
 def model(config: str, backend: str = "python", *, name: str = "m") -> Files:
@@ -52,7 +52,7 @@ def model(config: str, backend: str = "python", *, name: str = "m") -> Files:
 
 
 def cases(
-    described: Mapping[str, tuple[Example, str]], target: Target = SERVER
+    described: Mapping[str, tuple[Example, str]], target: CheckTarget = SERVER
 ) -> tuple[Case, ...]:
     """Cases by name: their files, and the ids of rules with spaces between."""
     return tuple(

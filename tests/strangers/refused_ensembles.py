@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.strangers.configurations import TENSORS, Case, Files, cases, model
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 from tritonctl.checks.examples.onnx import FLOAT, onnx_file
 
 Map = Mapping[str, str]
@@ -59,7 +59,7 @@ FIRST, LAST = step("a", {"X": "IN"}, {"Y": "t"}), step("a", {"X": "t"}, {"Y": "O
 _TWO_OUT = TENSORS + 'output [ { name: "MORE" data_type: TYPE_FP32 dims: [ 16 ] } ]\n'
 _TWO_IN = TENSORS + 'input [ { name: "MORE" data_type: TYPE_FP32 dims: [ 16 ] } ]\n'
 _STREAM = inner("stream", batch=0, more="model_transaction_policy { decoupled: true }\n")
-_GRAPH = File(onnx_file({"IN": (FLOAT, ["n", 16])}, {"OUT": (FLOAT, ["n", 16])}))
+_GRAPH = ExampleFile(onnx_file({"IN": (FLOAT, ["n", 16])}, {"OUT": (FLOAT, ["n", 16])}))
 _PAIR = inner("pair", ("X", "Z"), ("Y",), batch=0)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.strangers.configurations import TENSORS, Case, cases, model, replaced
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 
 _BATCHED = f"max_batch_size: 8\n{TENSORS}"
 _WHOLE = f"max_batch_size: 0\n{TENSORS}"
@@ -234,6 +234,6 @@ FIELDS: tuple[Case, ...] = (
                 "TC601",
             ),
         },
-        Target(gpus=(24 << 30,)),
+        CheckTarget(gpus=(24 << 30,)),
     ),
 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.strangers.configurations import STRICT_SERVER, TENSORS, Case, Files, cases, model
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 from tritonctl.checks.examples.onnx import INT32, Values, onnx_file
 
 _INPUTS: Values = {"A": (INT32, ["n", 16]), "B": (INT32, ["n", 16])}
@@ -29,7 +29,7 @@ def onnx(
 ) -> Files:
     """A model over an ONNX graph, with these lists of tensors."""
     config = f'name: "m"\nmax_batch_size: {batch}\n{"".join(lists)}{more}'
-    return {"m/config.pbtxt": config, "m/1/model.onnx": File(onnx_file(inputs, outputs))}
+    return {"m/config.pbtxt": config, "m/1/model.onnx": ExampleFile(onnx_file(inputs, outputs))}
 
 
 BOTH = (_list("input", _one("A"), _one("B")), _list("output", _one("Y"), _one("Z")))
@@ -62,7 +62,7 @@ def parameter(key: str, value: str) -> str:
 
 def graph_of(backend: str, file: str, more: str, lists: tuple[str, ...] = BOTH) -> Files:
     config = f'name: "m"\nbackend: "{backend}"\nmax_batch_size: 8\n{"".join(lists)}{more}'
-    return {"m/config.pbtxt": config, f"m/1/{file}": File(b"weights")}
+    return {"m/config.pbtxt": config, f"m/1/{file}": ExampleFile(b"weights")}
 
 
 _XML = """<net name="g" version="11"><layers>
@@ -76,7 +76,7 @@ _XML = """<net name="g" version="11"><layers>
 
 def openvino(*lists: str, batch: int = 8, xml: str = _XML) -> Files:
     config = f'name: "m"\nbackend: "openvino"\nmax_batch_size: {batch}\n{"".join(lists)}'
-    return {"m/config.pbtxt": config, "m/1/model.xml": xml, "m/1/model.bin": File(b"")}
+    return {"m/config.pbtxt": config, "m/1/model.xml": xml, "m/1/model.bin": ExampleFile(b"")}
 
 
 # Of sizes that are all fixed, as converters write it for one request at a time.
@@ -123,7 +123,7 @@ GRAPHS: tuple[Case, ...] = cases(
             {
                 "m/config.pbtxt": 'name: "m"\nplatform: "onnxruntim"\n'
                 f'default_model_filename: "model.onnx"\nmax_batch_size: 8\n{"".join(BOTH)}',
-                "m/1/model.onnx": File(onnx_file(_INPUTS, _OUTPUTS)),
+                "m/1/model.onnx": ExampleFile(onnx_file(_INPUTS, _OUTPUTS)),
             },
             "TC152",
         ),
@@ -131,26 +131,26 @@ GRAPHS: tuple[Case, ...] = cases(
             {
                 "m/config.pbtxt": 'name: "m"\nplatform: "tensorflo"\n'
                 f'default_model_filename: "model.savedmodel"\nmax_batch_size: 8\n{TENSORS}',
-                "m/1/model.savedmodel/saved_model.pb": File(b"x"),
+                "m/1/model.savedmodel/saved_model.pb": ExampleFile(b"x"),
             },
             "TC152",
         ),
         "a misspelt platform alone": (
             {
                 "m/config.pbtxt": f'name: "m"\nplatform: "onnxruntim"\n{TENSORS}',
-                "m/1/model.onnx": File(onnx_file(_INPUTS, _OUTPUTS)),
+                "m/1/model.onnx": ExampleFile(onnx_file(_INPUTS, _OUTPUTS)),
             },
             "TC151",
         ),
         "no backend and no file that tells": (
-            {"m/config.pbtxt": f'name: "m"\n{TENSORS}', "m/1/weights.bin": File(b"x")},
+            {"m/config.pbtxt": f'name: "m"\n{TENSORS}', "m/1/weights.bin": ExampleFile(b"x")},
             "TC150",
         ),
         "no version": ({"m/config.pbtxt": f'name: "m"\nbackend: "identity"\n{TENSORS}'}, "TC002"),
         "another file name than the backend's": (
             {
                 "m/config.pbtxt": f'name: "m"\nplatform: "tensorflow_savedmodel"\n{TENSORS}',
-                "m/1/my_model/saved_model.pb": File(b"x"),
+                "m/1/my_model/saved_model.pb": ExampleFile(b"x"),
             },
             "TC004",
         ),
@@ -230,7 +230,7 @@ GRAPHS: tuple[Case, ...] = cases(
 STRICT: tuple[Case, ...] = cases(
     {
         "a graph without a configuration, strictly": (
-            {"m/1/model.onnx": File(onnx_file(_INPUTS, _OUTPUTS))},
+            {"m/1/model.onnx": ExampleFile(onnx_file(_INPUTS, _OUTPUTS))},
             "TC029",
         ),
         "a graph's inputs left out, strictly": (onnx(BOTH[1]), "TC243"),

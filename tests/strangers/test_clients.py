@@ -24,7 +24,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.configurations import FOREIGN, FOREIGN_ANSWER, FOREIGN_UNARY
 from tests.servers import Handle
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -203,8 +203,8 @@ def test_what_cannot_be_done_is_refused_by_name(
 def test_a_stream_of_the_unary_model(client: grpcclient.InferenceServerClient) -> None:
     """Refused, and the message names the model that streams."""
     [error] = streamed(client, Sent(COMMON | {"stream": yes(True)}), FOREIGN_UNARY)
-    assert "stream is true, but this model answers once" in error.message()
-    assert f"ask {FOREIGN} over a gRPC stream" in error.message()
+    assert "stream is true, but this model responds once" in error.message()
+    assert f"call {FOREIGN} over a gRPC stream" in error.message()
 
 
 def post(server: Server, path: str, body: Mapping[str, Any]) -> tuple[int, str]:

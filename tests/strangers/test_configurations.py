@@ -17,7 +17,7 @@ from tests.strangers.refused_fields import FIELDS
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 
 REFUSED = (
     *FIELDS,
@@ -73,7 +73,7 @@ def served(files: Example) -> Files:
     return changed
 
 
-def judged(cases: tuple[Case, ...], target: Target) -> Iterator[Case]:
+def judged(cases: tuple[Case, ...], target: CheckTarget) -> Iterator[Case]:
     """Those for such a server that the one here can tell."""
     for case in cases:
         files = case.files.values()
@@ -93,7 +93,7 @@ def judged(cases: tuple[Case, ...], target: Target) -> Iterator[Case]:
     ],
 )
 def test_the_server_says_the_same(
-    target: Target, options: tuple[str, ...], least: int, tmp_path: Path
+    target: CheckTarget, options: tuple[str, ...], least: int, tmp_path: Path
 ) -> None:
     """A real Triton refuses each of the refused ones, and loads each of the accepted ones."""
     cases = (*judged(REFUSED, target), *judged(ACCEPTED, target))

@@ -18,8 +18,8 @@ from tests.servers import ON_FREE_PORTS, Handle
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
-from tritonctl.server.lifecycle import stop
-from tritonctl.server.state import Server
+from tritonctl.runtimes.lifecycle import stop
+from tritonctl.runtimes.server_state import Server
 
 pytestmark = pytest.mark.server
 
@@ -52,7 +52,7 @@ def test_it_is_served_like_the_others(beside: Path) -> None:
     """Kept by `render`, ready in `status`, asked by `infer`."""
     assert told(beside, "status")["models"][BY_HAND] == "READY"
     assert told(beside, "render")["removed"] == []
-    assert told(beside, "infer", BY_HAND, *ASK) == {"y": [2.0, 4.0]}
+    assert told(beside, "infer", BY_HAND, *ASK)["outputs"] == {"y": [2.0, 4.0]}
 
 
 def test_a_new_version(beside: Path) -> None:
@@ -61,13 +61,13 @@ def test_a_new_version(beside: Path) -> None:
     write_model(repository, BY_HAND, "5 * x")
     done = told(beside, "reload", BY_HAND)
     assert (done["loaded"], done["fingerprint"]) == ([BY_HAND], None)
-    assert told(beside, "infer", BY_HAND, *ASK) == {"y": [5.0, 10.0]}
+    assert told(beside, "infer", BY_HAND, *ASK)["outputs"] == {"y": [5.0, 10.0]}
     write_model(repository, BY_HAND, "5 * x", imports="import nowhere\n")
     failed = run(beside, "reload", BY_HAND)
     assert failed.returncode == 7
     assert "No module named 'nowhere'" in failed.stderr
-    assert f"the version of {BY_HAND} that was served before goes on serving" in failed.stderr
-    assert told(beside, "infer", BY_HAND, *ASK) == {"y": [5.0, 10.0]}
+    assert f"the previous version of {BY_HAND} keeps serving" in failed.stderr
+    assert told(beside, "infer", BY_HAND, *ASK)["outputs"] == {"y": [5.0, 10.0]}
     write_model(repository, BY_HAND, TWICE)
     assert told(beside, "reload", BY_HAND)["servers"] == 1
     assert told(beside, "status")["ready"] is True
@@ -106,7 +106,7 @@ def test_one_that_does_not_load(alone: Path) -> None:
     assert run(alone, "status").returncode == 7
     assert told(alone, "up", "--models", "good")["models"] == ["good"]
     assert told(alone, "status")["models"] == {"good": "READY"}
-    assert told(alone, "infer", "good", *ASK) == {"y": [2.0, 4.0]}
+    assert told(alone, "infer", "good", *ASK)["outputs"] == {"y": [2.0, 4.0]}
     again = told(alone, "up", "--models", "good")
     assert again["started"] is False
     other = run(alone, "up", "--models", "good,bad")

@@ -141,7 +141,7 @@ def test_pickles_that_are_allowed_have_figures(newcomer: Newcomer) -> None:
     write_pickle(newcomer.checkpoint / "pytorch_model.bin", {"a": (1,)}, storage="os\nsystem")
     planned = newcomer.run("plan")
     assert planned.returncode == 0  # `build` takes it, and warns of it
-    assert "it names os.system" in planned.stderr
+    assert "it refers to os.system" in planned.stderr
 
 
 def test_one_bad_model_leaves_the_other_rows(newcomer: Newcomer) -> None:

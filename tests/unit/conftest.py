@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.commands import run_here
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.builds.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
@@ -28,8 +28,8 @@ PATIENCE_SECONDS = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden` rewrites tests/unit/golden/ instead of comparing with it."""
-    parser.addoption("--update-golden", action="store_true", help="rewrite tests/unit/golden/")
+    """`--update-golden` rewrites tests/unit/repository/golden/ instead of comparing with it."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
 
 @pytest.fixture
@@ -54,15 +54,14 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # What is waited for a server that does not answer. Those that tests play all do, on a busy machine
 # late; a test whose subject is that they do not sets its own.
 PATIENT = (
-    "tritonctl.host.download_size._SECONDS",
     "tritonctl.host.torch_index._SECONDS",
     "tritonctl.loadtest.run.server_facts._TIMEOUT_SECONDS",
     "tritonctl.protocol.inspection._SECONDS",
     "tritonctl.protocol.metrics._PROBE_SECONDS",
     "tritonctl.protocol.model_control._ASK_SECONDS",
-    "tritonctl.protocol.row_calls._FACTS_SECONDS",
-    "tritonctl.server.health._TIMEOUT_SECONDS",
-    "tritonctl.server.readiness._ANSWER_SECONDS",
+    "tritonctl.protocol.row_calls._DESCRIBE_SECONDS",
+    "tritonctl.runtimes.health._TIMEOUT_SECONDS",
+    "tritonctl.supervision.readiness._TIMEOUT_SECONDS",
 )
 
 

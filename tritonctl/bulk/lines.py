@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a file or of standard input, as they come, and where each ends.
+"""Read lines of a file or of standard input, with the position at which each ends.
 
-What is there is read, not more: a line that is typed is answered before the next one. A line
-without end does not fill the memory.
+Reads only available bytes, so that a typed line is answered before the next one. An endless line
+does not exhaust memory.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Any
 
 from tritonctl.errors import UsageError
 
-MOST_LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 _CHUNK = 64 << 10
-_HASHED = 1 << 20
+_HASH_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class RawLine:
-    """A line without its end. `index`: from 0. `end`: bytes of the input up to the next line."""
+    """One line of the input."""
 
-    index: int
-    content: bytes
-    end: int
+    index: int  # from 0
+    content: bytes  # without the line break
+    end: int  # bytes of the input up to the next line
     too_long: bool = False
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where lines come from. `size`: bytes, None where unknown, as of a pipe."""
+class LineSource:
+    """A source of lines."""
 
     name: str
     path: Path | None
     read: Callable[[int], bytes]
-    size: int | None
+    size: int | None  # bytes; None if unknown, such as for a pipe
     _file: Any
     _state: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, name: str, content: bytes) -> Source:
-        """Lines that are at hand."""
+    def from_bytes(cls, name: str, content: bytes) -> LineSource:
+        """Create a source from bytes in memory."""
         file = io.BytesIO(content)
         return cls(name, None, file.read, None, file)
 
     @classmethod
-    def opened(cls, path: Path | None) -> Source:
-        """A file, or standard input for None. Raises UsageError for what is no readable file."""
+    def open_path(cls, path: Path | None) -> LineSource:
+        """Open a file, or standard input for None. Raises UsageError for an unreadable file."""
         if path is None:
-            # Below its buffer, which waits until it is full.
+            # Unbuffered: the buffer waits until it is full.
             file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
             return cls("standard input", None, file.read, None, file)
         try:
@@ -68,53 +68,53 @@ class Source:
             ) from error
         if not stat.S_ISREG(status.st_mode):  # such as /dev/stdin
             return cls(str(path), path, file.read, None, file)
-        return cls(str(path), path, file.read, status.st_size, file, _state(status))
+        return cls(str(path), path, file.read, status.st_size, file, _file_state(status))
 
     def close(self) -> None:
-        """A file of ours."""
+        """Close the file, but not standard input."""
         if self.path is not None:
             self._file.close()
 
     def content_hash(self) -> str | None:
-        """SHA-256 of a file's content; None of what can be read once only."""
+        """Return the SHA-256 of a file; None for a source that can be read only once."""
         if self.path is None or self.size is None:
             return None
         digest = hashlib.sha256()
         with self.path.open("rb") as file:
-            while block := file.read(_HASHED):
+            while block := file.read(_HASH_BLOCK_BYTES):
                 digest.update(block)
         return digest.hexdigest()
 
-    def seek(self, start: int) -> None:
-        """Go on reading a file at this byte."""
-        self._file.seek(start)
+    def seek(self, byte_offset: int) -> None:
+        """Continue reading a file at this byte."""
+        self._file.seek(byte_offset)
 
     @property
-    def changed(self) -> bool:
-        """Whether somebody has written to the file since it was opened."""
-        return self._state is not None and _state(os.fstat(self._file.fileno())) != self._state
+    def is_changed(self) -> bool:
+        """Whether the file was modified since it was opened."""
+        return self._state is not None and _file_state(os.fstat(self._file.fileno())) != self._state
 
 
-def _state(status: os.stat_result) -> tuple[int, int]:
+def _file_state(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
 def raw_lines(
     read: Callable[[int], bytes], index: int = 0, start: int = 0
 ) -> Iterator[list[RawLine]]:
-    """Lines in groups, as many as are there; the first has this index and begins at byte `start`.
+    """Yield groups of the available lines; the first line has this index and starts at `start`.
 
-    A line ends with LF or CR LF; the last one may lack it.
+    Lines end with LF or CR LF. The last line may have no line ending.
     """
     parts: list[bytes] = []
     size, end = 0, start
     while chunk := read(_CHUNK):
-        head, *others = chunk.split(b"\n")
+        head, *next_parts = chunk.split(b"\n")
         lines: list[RawLine] = []
         size += len(head)
-        if size <= MOST_LINE_BYTES:
+        if size <= MAX_LINE_BYTES:
             parts.append(head)
-        for following in others:
+        for following in next_parts:
             end += size + 1
             lines.append(_line(index, parts, end, size))
             index += 1
@@ -126,6 +126,6 @@ def raw_lines(
 
 
 def _line(index: int, parts: list[bytes], end: int, size: int) -> RawLine:
-    if size > MOST_LINE_BYTES:
+    if size > MAX_LINE_BYTES:
         return RawLine(index, b"", end, too_long=True)
     return RawLine(index, b"".join(parts).removesuffix(b"\r"), end)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where lines go: standard output, or a file that is whole or not there, and is continued.
+"""Write lines to standard output, or to a resumable file that appears only when complete.
 
-Until the last line, `OUT.part` holds the lines and `OUT.journal` says how many of them count. They
-are on the disk before it says so: neither a killed process nor a power cut loses or doubles a line.
-Then the part takes the file's name.
+Until the last line, `OUT.part` holds the lines and `OUT.journal` the number of valid ones. Lines
+are synced to disk before the journal: neither a killed process nor a power cut loses or duplicates
+a line. At the end the part is renamed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tritonctl.bulk.probe import same
+from tritonctl.bulk.probe import is_same_model
 from tritonctl.errors import ConfigurationError, UsageError
-from tritonctl.host.files import explained, if_free, read_record, write_atomically
+from tritonctl.host.files import as_host_error, read_record, try_exclusive, write_atomically
 
 SCHEMA = "tritonctl.bulk/1"
 _CHECKPOINT_SECONDS = 2.0
@@ -27,186 +27,180 @@ _CHECKPOINT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How far a run has come. `input_bytes`: up to the next line; `output_bytes`: of the part.
-
-    `input_hash`: SHA-256 of what was read, "" of a file, whose content is known. The rest: lines
-    that have an error, that were cut, tokens of all.
-    """
+    """The progress of a run, written to the journal."""
 
     lines: int = 0
-    input_bytes: int = 0
-    output_bytes: int = 0
-    input_hash: str = ""
-    failed: int = 0
-    truncated: int = 0
-    tokens: int = 0
+    input_bytes: int = 0  # up to the next line
+    output_bytes: int = 0  # of the part
+    input_hash: str = ""  # SHA-256 of the read lines; "" for a file, which is hashed as a whole
+    failed: int = 0  # lines with an error
+    truncated: int = 0  # lines whose input was truncated
+    tokens: int = 0  # of all lines
 
 
 class Output(Protocol):
-    """Takes lines in their order."""
+    """Writes lines in order."""
 
-    reached: Checkpoint
+    checkpoint: Checkpoint
 
-    def write(self, content: bytes, reached: Checkpoint) -> None:
-        """Lines, and how far the run has come with them; `output_bytes` is the output's affair."""
+    def write(self, content: bytes, checkpoint: Checkpoint) -> None:
+        """Write lines and record the checkpoint; the output itself sets `output_bytes`."""
 
-    def keep(self) -> None:
-        """Make sure of what has been written."""
+    def save(self) -> None:
+        """Persist the written lines."""
 
     def finish(self) -> None:
-        """No more lines come."""
+        """Finish the output after the last line."""
 
 
 @dataclass
-class Stream:
-    """Standard output. `show` writes a text at once."""
+class StreamOutput:
+    """Writes to standard output."""
 
-    show: Callable[[str], None]
-    reached: Checkpoint = Checkpoint()
+    show: Callable[[str], None]  # writes a text without buffering
+    checkpoint: Checkpoint = Checkpoint()
 
-    def write(self, content: bytes, reached: Checkpoint) -> None:
-        """Lines."""
+    def write(self, content: bytes, checkpoint: Checkpoint) -> None:
+        """Write lines."""
         self.show(content.decode())
-        self.reached = reached
+        self.checkpoint = checkpoint
 
-    def keep(self) -> None:
-        """Nothing can be made sure of here."""
+    def save(self) -> None:
+        """Do nothing: standard output cannot be persisted."""
 
     def finish(self) -> None:
-        """It has all been written."""
+        """Do nothing: all lines are written."""
 
 
 @dataclass
 class CheckpointedFile:
-    """A file that another run of the same command continues.
-
-    `settings`: what must be the same; `probe`: what must be alike (`tritonctl.bulk.probe`).
-    """
+    """A file that another run of the same command can resume."""
 
     path: Path
-    settings: dict[str, Any]
-    probe: Mapping[str, float]
-    reached: Checkpoint = Checkpoint()
+    settings: dict[str, Any]  # must be equal to resume
+    probe: Mapping[str, float]  # must be similar to resume: `tritonctl.bulk.probe`
+    checkpoint: Checkpoint = Checkpoint()
     _part: Any = None
-    _kept_at: float = field(default_factory=time.monotonic)
+    _saved_at: float = field(default_factory=time.monotonic)
 
     @classmethod
     @contextmanager
-    def opened(
+    def open_file(
         cls, path: Path, settings: dict[str, Any], probe: Mapping[str, float], *, force: bool
     ) -> Iterator[CheckpointedFile]:
-        """A new file, or one that was begun. force: begin anew, whatever is there.
+        """Create the file or resume it; force: discard existing files and start over.
 
-        Raises UsageError where the file is there already, or another process writes it;
-        ConfigurationError where what was begun had other settings; HostError.
+        Raises UsageError if the file exists or another process writes it, ConfigurationError if it
+        was started with other settings, HostError.
         """
         output = cls(path, settings, probe)
-        with if_free(output._beside("lock")) as free:
+        with try_exclusive(output._sibling("lock")) as free:
             if not free:
                 raise UsageError(
-                    f"another tritonctl writes {path}", remedy="wait for it, or name another file"
+                    f"another tritonctl is writing {path}",
+                    remedy="wait for it, or name another file",
                 )
-            output._begin(force=force)
+            output._open_part(force=force)
             try:
                 yield output
             finally:
                 output._part.close()
-                with suppress(OSError):  # where nobody may remove what is open
-                    output._beside("lock").unlink()
+                with suppress(OSError):  # on systems that cannot remove open files
+                    output._sibling("lock").unlink()
 
-    def _beside(self, ending: str) -> Path:
-        return self.path.with_name(f"{self.path.name}.{ending}")
+    def _sibling(self, suffix: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{suffix}")
 
-    def _begin(self, *, force: bool) -> None:
-        part, journal = self._beside("part"), self._beside("journal")
+    def _open_part(self, *, force: bool) -> None:
+        part, journal = self._sibling("part"), self._sibling("journal")
         if self.path.exists() and not force:
             raise UsageError(
-                f"{self.path} is there already", remedy="name another file, or replace it: --force"
+                f"{self.path} already exists", remedy="name another file, or replace it: --force"
             )
         record = {} if force else read_record(journal)
-        with explained(part):
+        with as_host_error(part):
             if record and part.exists():
                 self._continue(record, part)
                 return
-            journal.unlink(missing_ok=True)  # before the part that it is not about
+            journal.unlink(missing_ok=True)  # before creating the part, which it does not describe
             self._part = part.open("wb")
         _sync_folder(part.parent)
 
     def _continue(self, record: dict[str, Any], part: Path) -> None:
-        if different := _differences(record.get("settings") or {}, self.settings):
+        if differences := _differences(record.get("settings") or {}, self.settings):
             raise ConfigurationError(
-                f"{self.path} was begun with {'; '.join(different)}",
-                remedy="repeat the command that began it, or start over: --force",
+                f"{self.path} was started with {'; '.join(differences)}",
+                remedy="repeat the command that started it, or start over: --force",
             )
-        if not same(record["probe"], self.probe):
+        if not is_same_model(record["probe"], self.probe):
             raise ConfigurationError(
-                f"{self.settings['model']} answers otherwise than when {self.path} was begun",
-                remedy="serve the model that began it, or start over: --force",
+                f"{self.settings['model']} answers differently than when {self.path} was started",
+                remedy="serve the model that started it, or start over: --force",
             )
-        reached = Checkpoint(**record["reached"])
+        checkpoint = Checkpoint(**record["reached"])
         self._part = part.open("r+b")
-        if self._part.seek(0, os.SEEK_END) < reached.output_bytes:
+        if self._part.seek(0, os.SEEK_END) < checkpoint.output_bytes:
             self._part.close()
             raise ConfigurationError(
-                f"{part} is shorter than {self._beside('journal')} says: somebody has changed it",
+                f"{part} is shorter than {self._sibling('journal')} says: it was modified",
                 remedy="start over: --force",
             )
-        # What came after the checkpoint is asked for again.
-        self._part.truncate(reached.output_bytes)
-        self._part.seek(reached.output_bytes)
-        self.reached = reached
+        # Lines after the checkpoint are requested again.
+        self._part.truncate(checkpoint.output_bytes)
+        self._part.seek(checkpoint.output_bytes)
+        self.checkpoint = checkpoint
 
-    def write(self, content: bytes, reached: Checkpoint) -> None:
-        """Lines; every few seconds they are made sure of. Raises HostError."""
-        with explained(self._beside("part")):
+    def write(self, content: bytes, checkpoint: Checkpoint) -> None:
+        """Write lines; persist them every few seconds. Raises HostError."""
+        with as_host_error(self._sibling("part")):
             self._part.write(content)
-        end = self.reached.output_bytes + len(content)
-        self.reached = replace(reached, output_bytes=end)
-        if time.monotonic() - self._kept_at >= _CHECKPOINT_SECONDS:
-            self.keep()
+        end = self.checkpoint.output_bytes + len(content)
+        self.checkpoint = replace(checkpoint, output_bytes=end)
+        if time.monotonic() - self._saved_at >= _CHECKPOINT_SECONDS:
+            self.save()
 
-    def keep(self) -> None:
-        """Have the lines on the disk, then the journal."""
-        with explained(self._beside("part")):
+    def save(self) -> None:
+        """Sync the lines to disk, then write the journal."""
+        with as_host_error(self._sibling("part")):
             self._part.flush()
             os.fsync(self._part.fileno())
         record = {
             "schema": SCHEMA,
             "settings": self.settings,
             "probe": dict(self.probe),
-            "reached": asdict(self.reached),
+            "reached": asdict(self.checkpoint),
         }
-        write_atomically(self._beside("journal"), json.dumps(record) + "\n")
-        self._kept_at = time.monotonic()
+        write_atomically(self._sibling("journal"), json.dumps(record) + "\n")
+        self._saved_at = time.monotonic()
 
     def finish(self) -> None:
-        """Give the part the file's name."""
-        self.keep()
-        part = self._beside("part")
-        with explained(self.path):
+        """Rename the part to the final file."""
+        self.save()
+        part = self._sibling("part")
+        with as_host_error(self.path):
             self._part.close()
             os.replace(part, self.path)
-            self._beside("journal").unlink()
+            self._sibling("journal").unlink()
             _sync_folder(self.path.parent)
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What is not as it was, in words."""
-    names = sorted({*before, *now})
+def _differences(previous: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Describe the settings that differ."""
+    names = sorted({*previous, *current})
     return [
-        f"{'another' if name == 'input' else f'{name} {_word(before.get(name))}, not'} "
-        f"{'input' if name == 'input' else _word(now.get(name))}"
+        f"{'another' if name == 'input' else f'{name} {_value_text(previous.get(name))}, not'} "
+        f"{'input' if name == 'input' else _value_text(current.get(name))}"
         for name in names
-        if before.get(name) != now.get(name)
+        if previous.get(name) != current.get(name)
     ]
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new name is on the disk when its folder is; not every system lets one say so."""
+    """Sync a folder, which persists new names in it; not every system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

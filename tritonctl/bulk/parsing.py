@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a line asks: plain text, a JSON object, or the path of an image, as rows for a model."""
+"""Parse a line, plain text, a JSON object or an image path, into rows for a model."""
 
 from __future__ import annotations
 
@@ -9,119 +9,119 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.bulk.lines import MOST_LINE_BYTES, RawLine
+from tritonctl.bulk.lines import MAX_LINE_BYTES, RawLine
 from tritonctl.protocol.tasks import IMAGE, PAIR, QUERY, TEXT, ServedTask
 
 Tensors = dict[str, bytes]
 NO_ID = object()
-# The first bytes of image files, which are no list of paths.
-_IMAGES = (b"\x89PNG", b"\xff\xd8\xff")
-_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8
+# The first bytes of image files, which were passed instead of a list of paths.
+_IMAGE_SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors write it at the start of a UTF-8 file
 
 
 class BadLineError(Exception):
-    """A line asks nothing that the model could answer."""
+    """A line is not a valid request to the model."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A line's rows. `several`: they are one query's documents, and share a line of output."""
+class LineRequest:
+    """The rows of a line."""
 
     rows: list[Tensors]
-    id: Any = NO_ID
-    several: bool = False
+    id: Any = NO_ID  # the line's own, repeated in the output
+    is_ranking: bool = False
 
 
-Parse = Callable[[RawLine], Asked]
+Parse = Callable[[RawLine], LineRequest]
 
 
 @dataclass(frozen=True)
-class Format:
-    """How to read lines for a model. `query`: of a rerank whose lines have none."""
+class LineFormat:
+    """The format of lines for a model."""
 
-    served: ServedTask
+    served_task: ServedTask
     jsonl: bool = False
-    query: str | None = None
+    query: str | None = None  # for ranking lines without a query
 
-    def parse(self, line: RawLine) -> Asked:
-        """What it asks. Raises BadLineError."""
+    def parse(self, line: RawLine) -> LineRequest:
+        """Parse a line. Raises BadLineError."""
         if line.too_long:
-            raise BadLineError(f"longer than {MOST_LINE_BYTES >> 20} MiB")
-        content = line.content if line.index else line.content.removeprefix(_MARK)
+            raise BadLineError(f"longer than {MAX_LINE_BYTES >> 20} MiB")
+        content = line.content if line.index else line.content.removeprefix(_BYTE_ORDER_MARK)
         if self.jsonl:
-            return self._object(content)
-        if self.served.task.takes_images:
-            return Asked([{IMAGE: _image(_path(content))}])
-        _decoded(content)
-        return Asked([{**self._query(None), TEXT: content}])
+            return self._parse_object(content)
+        if self.served_task.task.takes_images:
+            return LineRequest([{IMAGE: _image(_path(content))}])
+        _decode(content)
+        return LineRequest([{**self._query_tensors(None), TEXT: content}])
 
-    def _object(self, content: bytes) -> Asked:
+    def _parse_object(self, content: bytes) -> LineRequest:
         try:
-            given = json.loads(_decoded(content))
+            record = json.loads(_decode(content))
         except (ValueError, RecursionError) as error:
-            raise BadLineError(f"no JSON: {error}") from error
-        if not isinstance(given, dict):
-            raise BadLineError("no JSON object")
-        name = given.get("id", NO_ID)
-        if self.served.task.takes_images:
-            return Asked([{IMAGE: _image(_text(given, "image"))}], name)
-        query = self._query(given)
-        if query and "documents" in given:
-            documents = given["documents"]
+            raise BadLineError(f"invalid JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise BadLineError("not a JSON object")
+        line_id = record.get("id", NO_ID)
+        if self.served_task.task.takes_images:
+            return LineRequest([{IMAGE: _image(_text_field(record, "image"))}], line_id)
+        query = self._query_tensors(record)
+        if query and "documents" in record:
+            documents = record["documents"]
             if not isinstance(documents, list):
-                raise BadLineError("`documents` is no list")
+                raise BadLineError("`documents` is not a list")
             rows = [
-                {**query, TEXT: _text({"documents": one}, "documents").encode()}
-                for one in documents
+                {**query, TEXT: _text_field({"documents": document}, "documents").encode()}
+                for document in documents
             ]
-            return Asked(rows, name, several=True)
-        row = {**query, TEXT: _text(given, "text").encode()}
-        if given.get("text_pair") is not None:
-            if PAIR not in self.served.inputs:
-                raise BadLineError(f"{self.served.model} takes no `text_pair`")
-            row[PAIR] = _text(given, "text_pair").encode()
-        return Asked([row], name)
+            return LineRequest(rows, line_id, is_ranking=True)
+        row = {**query, TEXT: _text_field(record, "text").encode()}
+        if record.get("text_pair") is not None:
+            if PAIR not in self.served_task.inputs:
+                raise BadLineError(f"{self.served_task.model} does not accept `text_pair`")
+            row[PAIR] = _text_field(record, "text_pair").encode()
+        return LineRequest([row], line_id)
 
-    def _query(self, given: Any) -> Tensors:
-        if QUERY not in self.served.task.inputs:
+    def _query_tensors(self, record: Any) -> Tensors:
+        if QUERY not in self.served_task.task.inputs:
             return {}
-        if given is not None and "query" in given:
-            return {QUERY: _text(given, "query").encode()}
+        if record is not None and "query" in record:
+            return {QUERY: _text_field(record, "query").encode()}
         if self.query is None:
-            raise BadLineError("it has no `query`")
+            raise BadLineError("`query` is missing")
         return {QUERY: self.query.encode()}
 
 
-def _text(given: dict[str, Any], field: str) -> str:
-    if field not in given:
-        raise BadLineError(f"it has no `{field}`")
-    value = given[field]
+def _text_field(record: dict[str, Any], field: str) -> str:
+    if field not in record:
+        raise BadLineError(f"`{field}` is missing")
+    value = record[field]
     if not isinstance(value, str):
         raise BadLineError(f"`{field}` is {json.dumps(value)[:40]}, expected text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise BadLineError(f"`{field}` is no text: {error.reason}") from error
+        raise BadLineError(f"`{field}` is not valid text: {error.reason}") from error
     return value
 
 
-def _decoded(content: bytes) -> str:
+def _decode(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise BadLineError(
-            f"no UTF-8: byte {error.start + 1} is 0x{content[error.start]:02x}"
+            f"invalid UTF-8: byte {error.start + 1} is 0x{content[error.start]:02x}"
         ) from error
 
 
 def _path(content: bytes) -> str:
-    if content.startswith(_IMAGES):
-        raise BadLineError("an image, not the path of one: name images with --image")
-    return _decoded(content)
+    if content.startswith(_IMAGE_SIGNATURES):
+        raise BadLineError("an image, not its path: pass images with --image")
+    return _decode(content)
 
 
 def _image(path: str) -> bytes:
-    """The file's content; the model judges whether it is an image."""
+    """Read the file; the model checks whether it is an image."""
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One question that a run asks at its start and again when it goes on: is it the same model?
+"""Probe the model at the start of a run and when it resumes, to detect another model.
 
-Another checkpoint under the name has the same tensors; half a file of each would be worthless, and
-nobody would see it. What a model answers varies a little with its batches and its machine.
+Another checkpoint of the same name has the same tensors, and a file with answers of both would be
+worthless without a visible error. A model's answers vary slightly with batches and machines.
 """
 
 from __future__ import annotations
@@ -22,49 +22,52 @@ from tritonctl.protocol.tasks import (
     Classification,
     Embedding,
     Relevance,
-    Row,
     RowOptions,
     ServedTask,
+    TaskRow,
 )
 
-_QUESTION = {
-    TEXT: b"A run that was interrupted goes on with the model it began with.",
+_PROBE_INPUTS = {
+    TEXT: b"An interrupted run continues with the model that started it.",
     QUERY: b"Which model?",
 }
-_LEAST_COSINE, _MOST_DIFFERENCE = 0.999, 0.02
+_MIN_COSINE, _MAX_DIFFERENCE = 0.999, 0.02
 
 
-def probed(
-    connection: Connection, served: ServedTask, options: RowOptions, delivery: Delivery
+def probe_answer(
+    connection: Connection, served_task: ServedTask, options: RowOptions, delivery: Delivery
 ) -> dict[str, float]:
-    """The model's answer as numbers: places of a vector, labels, entities; {} where none is had.
+    """Return the model's answer as numbers by vector position, label or entity; {} without one.
 
-    Raises ServerError without an answer.
+    Raises ServerError if the server does not answer.
     """
-    if IMAGE in served.task.inputs:
+    if IMAGE in served_task.task.inputs:
         return {}
-    row = Row({name: _QUESTION[name] for name in served.task.inputs})
+    row = TaskRow({name: _PROBE_INPUTS[name] for name in served_task.task.inputs})
     try:
-        [answer] = ask(connection, Batches(served, options, delivery), [row])
-    except ItemsRejectedError:  # of this question alone: what comes of the lines is their affair
+        [answer] = ask(connection, Batches(served_task, options, delivery), [row])
+    except ItemsRejectedError:  # only the probe is rejected: lines may still be accepted
         return {}
     match answer:
         case Embedding():
-            return {str(place): float(value) for place, value in enumerate(answer.vector)}
+            return {str(position): float(value) for position, value in enumerate(answer.vector)}
         case Classification():
             return dict(zip(answer.labels, answer.scores, strict=True))
         case Relevance():
             return {"score": answer.score}
         case _:
-            return {f"{one.label} {one.start} {one.end}": one.score for one in answer.entities}
+            return {
+                f"{entity.label} {entity.start} {entity.end}": entity.score
+                for entity in answer.entities
+            }
 
 
-def same(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    """Whether one model may have given both answers."""
-    pairs = [(before.get(name, 0.0), now.get(name, 0.0)) for name in {*before, *now}]
-    largest = max((abs(one) for one, _ in pairs), default=0.0)
-    if all(abs(one - other) <= _MOST_DIFFERENCE * largest for one, other in pairs):
+def is_same_model(previous: Mapping[str, float], current: Mapping[str, float]) -> bool:
+    """Whether both answers may come from the same model."""
+    pairs = [(previous.get(name, 0.0), current.get(name, 0.0)) for name in {*previous, *current}]
+    max_value = max((abs(old) for old, _ in pairs), default=0.0)
+    if all(abs(old - new) <= _MAX_DIFFERENCE * max_value for old, new in pairs):
         return True
-    lengths = math.hypot(*(one for one, _ in pairs)) * math.hypot(*(other for _, other in pairs))
-    cosine = sum(one * other for one, other in pairs) / lengths if lengths else 0.0
-    return len(pairs) > 1 and cosine >= _LEAST_COSINE
+    lengths = math.hypot(*(old for old, _ in pairs)) * math.hypot(*(new for _, new in pairs))
+    cosine = sum(old * new for old, new in pairs) / lengths if lengths else 0.0
+    return len(pairs) > 1 and cosine >= _MIN_COSINE

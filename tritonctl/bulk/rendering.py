@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line's results as a line of JSON."""
+"""Render a line's results as a line of JSON."""
 
 from __future__ import annotations
 
@@ -19,69 +19,78 @@ from tritonctl.protocol.tasks import (
 )
 
 FLOAT, BASE64 = "float", "base64"
+_BOUNDS = (0.0, 1.0)  # of a sigmoid and a softmax
 
 
-def error_line(index: int, name: Any, problem: str) -> bytes:
-    """Of a line without an answer."""
-    return _line({**_head(index, name), "error": problem})
+def error_line(index: int, line_id: Any, problem: str) -> bytes:
+    """Return the output line of a failed line."""
+    return _line({**_head(index, line_id), "error": problem})
 
 
 def result_line(
     index: int,
-    name: Any,
+    line_id: Any,
     results: Sequence[Result],
     *,
-    several: bool,
+    is_ranking: bool,
     encoding: str = FLOAT,
     top_k: int | None = None,
 ) -> bytes:
-    """Of a line with its results. several: documents of one query, the best first."""
-    head = _head(index, name)
-    if several:
-        found = [
-            {"index": place, "score": _score(one.score), **_counts(one)}
-            for place, one in enumerate(results)
-            if isinstance(one, Relevance)
+    """Return the output line with a line's results.
+
+    is_ranking: the results are the documents of one query, listed best first. top_k: labels to
+    keep.
+    """
+    head = _head(index, line_id)
+    if is_ranking:
+        entries = [
+            {"index": position, "score": _score(result.score), **_counts(result)}
+            for position, result in enumerate(results)
+            if isinstance(result, Relevance)
         ]
-        return _line({**head, "results": sorted(found, key=lambda one: -one["score"])})
-    [one] = results
-    match one:
+        ranked = sorted(entries, key=lambda result: -result["score"])
+        # Their order is that of sending: an FP32 activation gives 1.0 for all logits above 17.
+        saturated = sum(result["score"] in _BOUNDS for result in ranked)
+        note = {"saturated": saturated} if saturated > 1 else {}
+        return _line({**head, "results": ranked, **note})
+    [result] = results
+    match result:
         case Embedding():
-            return _embedding(head, one, encoding)
+            return _embedding(head, result, encoding)
         case Classification():
-            pairs = list(zip(one.labels, one.scores, strict=True))[:top_k]
+            pairs = list(zip(result.labels, result.scores, strict=True))[:top_k]
             labels = [{"label": label, "score": _score(score)} for label, score in pairs]
-            return _line({**head, "labels": labels, **_counts(one)})
+            return _line({**head, "labels": labels, **_counts(result)})
         case TokenClassification():
-            entities = [asdict(entity) for entity in one.entities]
-            return _line({**head, "entities": entities, **_counts(one)})
+            entities = [asdict(entity) for entity in result.entities]
+            return _line({**head, "entities": entities, **_counts(result)})
         case Relevance():
-            return _line({**head, "score": _score(one.score), **_counts(one)})
+            return _line({**head, "score": _score(result.score), **_counts(result)})
 
 
-def _head(index: int, name: Any) -> dict[str, Any]:
-    return {"index": index} if name is NO_ID else {"index": index, "id": name}
+def _head(index: int, line_id: Any) -> dict[str, Any]:
+    return {"index": index} if line_id is NO_ID else {"index": index, "id": line_id}
 
 
-def _counts(one: Result) -> dict[str, Any]:
-    """What only texts have."""
-    if one.num_input_tokens is None:
+def _counts(result: Result) -> dict[str, Any]:
+    """Return the token counts, which only texts have."""
+    if result.num_input_tokens is None:
         return {}
-    return {"num_input_tokens": one.num_input_tokens, "truncated": one.truncated}
+    return {"num_input_tokens": result.num_input_tokens, "truncated": result.truncated}
 
 
-def _embedding(head: dict[str, Any], one: Embedding, encoding: str) -> bytes:
+def _embedding(head: dict[str, Any], result: Embedding, encoding: str) -> bytes:
     if encoding == BASE64:
-        text = base64.b64encode(one.vector.astype("<f4").tobytes()).decode()
-        return _line({**head, "embedding": text, **_counts(one)})
-    # Nine digits are exactly one FP32; json would write seventeen, and take three times as long.
-    numbers = ("%.9g," * len(one.vector))[:-1] % tuple(one.vector.tolist())
-    before, after = _text({**head, "embedding": None, **_counts(one)}).split("null", 1)
-    return f"{before}[{numbers}]{after}\n".encode()
+        text = base64.b64encode(result.vector.astype("<f4").tobytes()).decode()
+        return _line({**head, "embedding": text, **_counts(result)})
+    # Nine digits represent an FP32 exactly; json writes seventeen and takes three times as long.
+    numbers = ("%.9g," * len(result.vector))[:-1] % tuple(result.vector.tolist())
+    prefix, suffix = _text({**head, "embedding": None, **_counts(result)}).split("null", 1)
+    return f"{prefix}[{numbers}]{suffix}\n".encode()
 
 
 def _score(value: float) -> float:
-    """With the digits that an FP32 has."""
+    """Round to the digits of an FP32."""
     return float(f"{value:.9g}")
 
 
@@ -93,6 +102,6 @@ def _text(record: dict[str, Any]) -> str:
     text = json.dumps(record, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a character, as JSON may have it: "\ud83d"
+    except UnicodeEncodeError:  # a lone surrogate, which JSON allows: "\ud83d"
         return json.dumps(record)
     return text

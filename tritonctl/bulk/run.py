@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's answers to lines: read, asked several at once, written in the order of the lines.
+"""Run lines through a model: read, request in batches, write in the order of the lines.
 
-One thread reads, so that no request waits for the disk or for whoever types; this one sends, and
-writes. What has been read and not been written is bounded, whatever the input's length.
+One thread reads, so that no request waits for the disk or for typed input; the calling thread sends
+and writes. The number of pending lines is bounded, whatever the input's length.
 """
 
 from __future__ import annotations
@@ -16,129 +16,128 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tritonctl.bulk.lines import RawLine, Source, raw_lines
+from tritonctl.bulk.lines import LineSource, RawLine, raw_lines
 from tritonctl.bulk.output import Checkpoint, Output
-from tritonctl.bulk.parsing import Asked, BadLineError, Format
+from tritonctl.bulk.parsing import BadLineError, LineFormat, LineRequest
 from tritonctl.bulk.rendering import FLOAT, error_line, result_line
 from tritonctl.errors import ConfigurationError, RequestRejectedError, TritonctlError
-from tritonctl.protocol.batches import MOST_BYTES, Batches
+from tritonctl.protocol.batches import MAX_REQUEST_BYTES, Batches
 from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.delivery import Delivery
 from tritonctl.protocol.row_calls import RowStream
-from tritonctl.protocol.tasks import Result, Row, RowOptions
+from tritonctl.protocol.tasks import Result, RowOptions, TaskRow
 
-_MOST_BYTES = 64 << 20
+_MAX_PENDING_BYTES = 64 << 20
 _GROUP = 256
-_WINDOWS = 2  # of what is sorted together: one is written while the next one is asked
+_WINDOWS = 2  # sorted together: one is written while the next one is requested
 
 
 @dataclass(frozen=True)
-class Job:
-    """What to ask. keep_errors: a line without an answer has a line that says why.
+class BulkJob:
+    """The settings of a run."""
 
-    top_k: labels of a line, for models that give all of them.
-    """
-
-    format: Format
+    format: LineFormat
     options: RowOptions
     delivery: Delivery
-    keep_errors: bool = False
+    keep_errors: bool = False  # write an error line for a failed line instead of stopping
     encoding: str = FLOAT
-    top_k: int | None = None
+    top_k: int | None = None  # labels per line, for models that return all of them
 
 
 @dataclass(frozen=True)
-class Figures:
-    """How far a run has come. `began`: where; `seconds`: since. `size`: of the input, if known."""
+class BulkProgress:
+    """The progress of a run."""
 
-    reached: Checkpoint
-    began: Checkpoint
-    seconds: float
-    size: int | None
+    checkpoint: Checkpoint
+    start: Checkpoint
+    seconds: float  # since the start of this process
+    size: int | None  # bytes of the input; None if unknown
 
     @property
     def new_lines(self) -> int:
-        """Those of this process."""
-        return self.reached.lines - self.began.lines
+        """Lines written by this process."""
+        return self.checkpoint.lines - self.start.lines
 
     @property
     def lines_per_second(self) -> float:
-        """Of this process."""
+        """Rate of this process."""
         return self.new_lines / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float | None:
-        """Of the input's bytes; None where its size is unknown."""
-        return self.reached.input_bytes / self.size if self.size else None
+        """Share of the input's bytes; None if its size is unknown."""
+        return self.checkpoint.input_bytes / self.size if self.size else None
 
     @property
     def seconds_left(self) -> float | None:
-        """At the rate so far."""
-        read = self.reached.input_bytes - self.began.input_bytes
+        """Estimated remaining seconds at the current rate; None if unknown."""
+        read = self.checkpoint.input_bytes - self.start.input_bytes
         if not self.size or not read:
             return None
-        return self.seconds * (self.size - self.reached.input_bytes) / read
+        return self.seconds * (self.size - self.checkpoint.input_bytes) / read
 
 
 @dataclass(eq=False)
-class _Line:
-    """A line under way. `missing`: rows without a result yet."""
+class _PendingLine:
+    """A line in progress."""
 
     raw: RawLine
-    asked: Asked = field(default_factory=lambda: Asked([]))
+    request: LineRequest = field(default_factory=lambda: LineRequest([]))
     problem: str = ""
     results: list[Any] = field(default_factory=list)
-    missing: int = 0
+    missing_results: int = 0
     size: int = 0
 
 
-class _Room:
-    """How much may be under way: who reads waits here for who writes."""
+class _PendingLimit:
+    """Limits pending lines and bytes: the reader waits for the writer."""
 
     def __init__(self, lines: int) -> None:
-        self._most = lines
+        self._max_lines = lines
         self._lines = self._bytes = 0
         self._changed = threading.Condition()
 
-    def take(self, lines: int, size: int) -> None:
-        """Wait until there is some, and take it."""
+    def acquire(self, lines: int, size: int) -> None:
+        """Wait for capacity and acquire it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._lines < self._most and self._bytes < _MOST_BYTES)
+            self._changed.wait_for(
+                lambda: self._lines < self._max_lines and self._bytes < _MAX_PENDING_BYTES
+            )
             self._lines += lines
             self._bytes += size
 
-    def give(self, lines: int, size: int) -> None:
-        """It is free again."""
+    def release(self, lines: int, size: int) -> None:
+        """Release capacity."""
         with self._changed:
             self._lines -= lines
             self._bytes -= size
             self._changed.notify()
 
 
-class Run:
-    """Lines of a source to an output. `show` hears of the progress."""
+class BulkRun:
+    """Runs the lines of a source through a model into an output."""
 
     def __init__(
         self,
-        job: Job,
-        source: Source,
+        job: BulkJob,
+        source: LineSource,
         output: Output,
         connection: Connection,
-        show: Callable[[Figures], None],
+        on_progress: Callable[[BulkProgress], None],
     ) -> None:
-        self._job, self._source, self._output, self._show = job, source, output, show
-        batches = Batches(job.format.served, job.options, job.delivery)
+        self._job, self._source, self._output, self._on_progress = job, source, output, on_progress
+        batches = Batches(job.format.served_task, job.options, job.delivery)
         self._stream = RowStream(connection, batches)
-        self._room = _Room(batches.window * _WINDOWS)
-        self._order: deque[_Line] = deque()
+        self._pending_limit = _PendingLimit(batches.window * _WINDOWS)
+        self._order: deque[_PendingLine] = deque()
         self._hash = None if source.size is not None else hashlib.sha256()
-        self._began, self._began_at = output.reached, time.monotonic()
+        self._start, self._start_time = output.checkpoint, time.monotonic()
 
-    def __call__(self) -> Figures:
-        """Run to the end.
+    def __call__(self) -> BulkProgress:
+        """Run to the end and return the progress.
 
-        Raises RequestRejectedError at the first line without an answer unless errors are kept,
-        ServerError when the server does not answer, ConfigurationError when the input changes.
+        Raises RequestRejectedError for the first failed line unless errors are kept, ServerError
+        if the server does not answer, ConfigurationError if the input changes.
         """
         reader = threading.Thread(target=self._read, name="tritonctl-lines", daemon=True)
         reader.start()
@@ -146,142 +145,146 @@ class Run:
             with closing(self._stream.outcomes()) as stream:
                 for outcomes in stream:
                     for row, result in outcomes:
-                        self._settle(row, result)
+                        self._record_result(row, result)
                     self._write()
         except BaseException:
-            self._output.keep()
+            self._output.save()
             raise
         self._output.finish()
-        return self.figures
+        return self.progress
 
     def interrupt(self) -> None:
-        """Have it end with KeyboardInterrupt once no call is half started; for signal handlers."""
+        """Stop with KeyboardInterrupt once no call is half started; for signal handlers."""
         self._stream.end(KeyboardInterrupt())
 
     @property
-    def figures(self) -> Figures:
-        """How far it has come."""
-        seconds = time.monotonic() - self._began_at
-        return Figures(self._output.reached, self._began, seconds, self._source.size)
+    def progress(self) -> BulkProgress:
+        """The current progress."""
+        seconds = time.monotonic() - self._start_time
+        return BulkProgress(self._output.checkpoint, self._start, seconds, self._source.size)
 
     def _read(self) -> None:
-        """In a thread of its own: what fails here is raised where the results are taken."""
+        """Read lines in a separate thread; its errors are raised where results are read."""
         try:
-            for lines in self._lines():
-                self._offer(lines)
+            for lines in self._unprocessed_lines():
+                self._submit_groups(lines)
             self._stream.end()
         except BaseException as error:
             self._stream.end(error)
 
-    def _lines(self) -> Iterator[Sequence[RawLine]]:
-        """Those that the output does not have yet."""
-        reached = self._output.reached
+    def _unprocessed_lines(self) -> Iterator[Sequence[RawLine]]:
+        """Yield the lines that the output lacks."""
+        checkpoint = self._output.checkpoint
         if self._hash is None:
-            self._source.seek(reached.input_bytes)
-            yield from raw_lines(self._source.read, reached.lines, reached.input_bytes)
+            self._source.seek(checkpoint.input_bytes)
+            yield from raw_lines(self._source.read, checkpoint.lines, checkpoint.input_bytes)
             return
-        left = reached.lines
+        lines_to_skip = checkpoint.lines
         for lines in raw_lines(self._source.read):
-            for line in lines[:left]:
+            for line in lines[:lines_to_skip]:
                 _hash(self._hash, line)
-            if left and left <= len(lines) and self._hash.hexdigest() != reached.input_hash:
+            if (
+                lines_to_skip
+                and lines_to_skip <= len(lines)
+                and self._hash.hexdigest() != checkpoint.input_hash
+            ):
                 self._refuse_other_input()
-            yield lines[left:]
-            left -= min(left, len(lines))
-        if left:
+            yield lines[lines_to_skip:]
+            lines_to_skip -= min(lines_to_skip, len(lines))
+        if lines_to_skip:
             self._refuse_other_input()
 
     def _refuse_other_input(self) -> None:
         raise ConfigurationError(
-            f"the first {self._output.reached.lines} lines of {self._source.name} are not those "
-            "that were read before",
-            remedy="pipe in what was piped in before, or start over: --force",
+            f"the first {self._output.checkpoint.lines} lines of {self._source.name} differ from "
+            "the lines of the first run",
+            remedy="pipe in the same input, or start over: --force",
         )
 
-    def _offer(self, lines: Sequence[RawLine]) -> None:
-        """In groups: of many short lines, or of few large ones, such as images."""
-        made: list[_Line] = []
+    def _submit_groups(self, lines: Sequence[RawLine]) -> None:
+        """Submit lines in groups: many short ones, or a few large ones such as images."""
+        pending: list[_PendingLine] = []
         size = 0
         for raw in lines:
-            made.append(self._parsed(raw))
-            size += made[-1].size
-            if len(made) == _GROUP or size >= MOST_BYTES:
-                self._ask(made, size)
-                made, size = [], 0
-        if made:
-            self._ask(made, size)
+            pending.append(self._parse(raw))
+            size += pending[-1].size
+            if len(pending) == _GROUP or size >= MAX_REQUEST_BYTES:
+                self._submit(pending, size)
+                pending, size = [], 0
+        if pending:
+            self._submit(pending, size)
 
-    def _ask(self, made: Sequence[_Line], size: int) -> None:
-        self._room.take(len(made), size)
-        self._order.extend(made)
+    def _submit(self, pending: Sequence[_PendingLine], size: int) -> None:
+        self._pending_limit.acquire(len(pending), size)
+        self._order.extend(pending)
         rows = [
-            Row(tensors, (line, number))
-            for line in made
-            for number, tensors in enumerate(line.asked.rows)
+            TaskRow(tensors, (line, number))
+            for line in pending
+            for number, tensors in enumerate(line.request.rows)
         ]
         self._stream.offer(rows)
 
-    def _parsed(self, raw: RawLine) -> _Line:
+    def _parse(self, raw: RawLine) -> _PendingLine:
         try:
-            asked = self._job.format.parse(raw)
+            request = self._job.format.parse(raw)
         except BadLineError as error:
-            return _Line(raw, problem=str(error), size=len(raw.content))
-        count = len(asked.rows)
-        size = len(raw.content) + sum(len(text) for row in asked.rows for text in row.values())
-        return _Line(raw, asked, results=[None] * count, missing=count, size=size)
+            return _PendingLine(raw, problem=str(error), size=len(raw.content))
+        count = len(request.rows)
+        size = len(raw.content) + sum(len(text) for row in request.rows for text in row.values())
+        return _PendingLine(raw, request, results=[None] * count, missing_results=count, size=size)
 
-    def _settle(self, row: Row, result: Result | TritonctlError) -> None:
+    def _record_result(self, row: TaskRow, result: Result | TritonctlError) -> None:
         line, number = row.place
-        line.missing -= 1
+        line.missing_results -= 1
         line.results[number] = result
         if isinstance(result, TritonctlError) and not line.problem:
-            of = f"document {number}: " if line.asked.several else ""
-            line.problem = f"{of}{result.problem}"
+            prefix = f"document {number}: " if line.request.is_ranking else ""
+            line.problem = f"{prefix}{result.problem}"
 
     def _write(self) -> None:
-        """The lines at the head that are complete."""
-        written: list[_Line] = []
+        """Write the leading lines that are complete."""
+        complete: list[_PendingLine] = []
         problem: TritonctlError | None = None
-        while self._order and not self._order[0].missing:
+        while self._order and not self._order[0].missing_results:
             line = self._order[0]
             if line.problem and not self._job.keep_errors:
-                problem = self._stopped_by(line)
+                problem = self._line_error(line)
                 break
-            written.append(self._order.popleft())
-        if written:
-            if self._source.changed:
+            complete.append(self._order.popleft())
+        if complete:
+            if self._source.is_changed:
                 raise ConfigurationError(
-                    f"{self._source.name} is being changed while it is read",
+                    f"{self._source.name} was modified during the run",
                     remedy="wait until it is complete, then start over: --force",
                 )
-            reached = _with(self._output.reached, written)
+            checkpoint = _advanced_checkpoint(self._output.checkpoint, complete)
             if self._hash is not None:
-                for line in written:
+                for line in complete:
                     _hash(self._hash, line.raw)
-                reached = replace(reached, input_hash=self._hash.hexdigest())
-            self._output.write(b"".join(map(self._text, written)), reached)
-            self._room.give(len(written), sum(line.size for line in written))
-            self._show(self.figures)
+                checkpoint = replace(checkpoint, input_hash=self._hash.hexdigest())
+            self._output.write(b"".join(map(self._text, complete)), checkpoint)
+            self._pending_limit.release(len(complete), sum(line.size for line in complete))
+            self._on_progress(self.progress)
         if problem is not None:
             raise problem
 
-    def _text(self, line: _Line) -> bytes:
+    def _text(self, line: _PendingLine) -> bytes:
         if line.problem:
-            return error_line(line.raw.index, line.asked.id, line.problem)
+            return error_line(line.raw.index, line.request.id, line.problem)
         return result_line(
             line.raw.index,
-            line.asked.id,
+            line.request.id,
             line.results,
-            several=line.asked.several,
+            is_ranking=line.request.is_ranking,
             encoding=self._job.encoding,
             top_k=self._job.top_k,
         )
 
-    def _stopped_by(self, line: _Line) -> RequestRejectedError:
+    def _line_error(self, line: _PendingLine) -> RequestRejectedError:
         return RequestRejectedError(
             f"{self._source.name}, line {line.raw.index + 1}: {line.problem}",
-            remedy="go on with --on-error keep, which writes why in place of an answer, or correct "
-            "the line and start over",
+            remedy="continue with --on-error keep, which writes the error instead of an answer, or "
+            "correct the line and start over",
         )
 
 
@@ -290,16 +293,20 @@ def _hash(digest: Any, line: RawLine) -> None:
     digest.update(b"\n")
 
 
-def _with(reached: Checkpoint, lines: Sequence[_Line]) -> Checkpoint:
-    """So many lines further."""
+def _advanced_checkpoint(checkpoint: Checkpoint, lines: Sequence[_PendingLine]) -> Checkpoint:
+    """Return the checkpoint advanced by these lines."""
     answered = [line.results for line in lines if not line.problem]
-    tokens = (getattr(one, "num_input_tokens", None) for results in answered for one in results)
-    cut = (any(getattr(one, "truncated", None) for one in results) for results in answered)
+    tokens = (
+        getattr(result, "num_input_tokens", None) for results in answered for result in results
+    )
+    truncated = (
+        any(getattr(result, "truncated", None) for result in results) for results in answered
+    )
     return replace(
-        reached,
-        lines=reached.lines + len(lines),
+        checkpoint,
+        lines=checkpoint.lines + len(lines),
         input_bytes=lines[-1].raw.end,
-        failed=reached.failed + len(lines) - len(answered),
-        truncated=reached.truncated + sum(cut),
-        tokens=reached.tokens + sum(count or 0 for count in tokens),
+        failed=checkpoint.failed + len(lines) - len(answered),
+        truncated=checkpoint.truncated + sum(truncated),
+        tokens=checkpoint.tokens + sum(count or 0 for count in tokens),
     )

@@ -1,95 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the rules over a repository: `check_repository` is the whole library's entrance."""
+"""Run the rules over a repository: `check_repository` is the entry point of the library."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tritonctl.checks.findings import Finding, Hit, Report
+from tritonctl.checks.autofix import without_unproven_edits
+from tritonctl.checks.config.message import MAX_PROBLEMS
+from tritonctl.checks.findings import CheckFinding, CheckReport, Hit, OmittedFindings
 from tritonctl.checks.live.rules import LiveRule
 from tritonctl.checks.memoize import memoized
-from tritonctl.checks.places import Source
-from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.checks.placeholder_values import PLACEHOLDER_CHOICES, with_placeholders
+from tritonctl.checks.repository import CheckTarget, Model, Repository
 from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules import RULES
-from tritonctl.checks.supposed import SUPPOSITIONS, supposing
+from tritonctl.checks.source_span import SourceText
 
 _IGNORE = re.compile(r"#\s*tritonctl:\s*ignore(?:\[([\w\s,]*)\])?")
-ANY = Target()
-_MOST_MESSAGE = 500
-# The family that reports unread values themselves.
-_OF_UNREAD = "text"
-_Found = tuple[Rule, Model, Hit]
+ANY_TARGET = CheckTarget()
+_MAX_MESSAGE_CHARS = 500
+MAX_HITS = 1_000  # of a rule in a model
+
+
+_RuleHit = tuple[Rule, Model, Hit]
 
 
 def check_repository(
     path: Path,
-    target: Target = ANY,
+    target: CheckTarget = ANY_TARGET,
     *,
     rules: Collection[Rule] | None = None,
     shown_as: str | None = None,
-) -> Report:
-    """Everything wrong with a model repository, in the order of models and lines.
+) -> CheckReport:
+    """Check a model repository; return the findings ordered by model and line.
 
-    Reads files, runs and imports nothing of them, needs no server. rules: all of them when absent.
-    shown_as: what findings call the folder; as seen from here when absent.
-    Raises OSError when the folder itself cannot be read.
+    Only reads files; needs no server. `rules` defaults to all rules, and the path that findings
+    show to the path relative to the working directory. Raises OSError if the folder cannot be read.
     """
-    chosen = RULES.values() if rules is None else rules
-    repository = Repository.at(path, shown(path) if shown_as is None else shown_as, target)
-    hits = [(rule, *one) for rule in chosen for one in rule.hits(repository)]
-    by_model: defaultdict[str, list[Finding]] = defaultdict(list)
-    for rule, model, hit in _certain(hits, repository):
-        if finding := finding_of(rule, model, hit):
-            by_model[model.name].append(finding)
-    return Report(
-        tuple(
-            finding for name in sorted(by_model) for finding in sorted(by_model[name], key=_place)
-        ),
+    selected_rules = RULES.values() if rules is None else rules
+    repository = Repository.read(
+        path, path_for_display(path) if shown_as is None else shown_as, target
+    )
+    hits = [hit for rule in selected_rules for hit in _retained_hits(rule, repository)]
+    findings_by_model: defaultdict[str, list[CheckFinding]] = defaultdict(list)
+    omitted = []
+    for rule, model, hit in _drop_uncertain(hits, repository):
+        if hit.omitted:
+            omitted.append(OmittedFindings(model.display_path, rule.id, rule.severity, hit.omitted))
+        elif finding := make_finding(rule, model, hit):
+            findings_by_model[model.name].append(finding)
+    sources = _sources(repository)
+    findings = [
+        finding
+        for name in sorted(findings_by_model)
+        for finding in sorted(findings_by_model[name], key=_sort_key)
+    ]
+    return CheckReport(
+        tuple(without_unproven_edits(findings, sources)),
         len(repository.models),
-        _sources(repository),
+        sources,
+        tuple(sorted(omitted, key=lambda entry: (entry.model, entry.rule))),
     )
 
 
-def _certain(found: list[_Found], repository: Repository) -> list[_Found]:
-    """Without what depends on a value that could not be read: one mistake is one finding."""
-    rules = {rule.id: rule for rule, _, _ in found if rule.family != _OF_UNREAD}
+def _retained_hits(rule: Rule, repository: Repository) -> Iterator[_RuleHit]:
+    """Yield at most MAX_HITS hits of a rule in a model, then one that counts the others."""
+    models: dict[str, Model] = {}
+    counts: Counter[str] = Counter()
+    omitted: Counter[str] = Counter()
+    for model, hit in rule.find(repository):
+        models[model.path.name] = model
+        counts[model.path.name] += not hit.omitted
+        if hit.omitted or counts[model.path.name] > MAX_HITS:
+            omitted[model.path.name] += hit.omitted or 1
+        else:
+            yield rule, model, hit
+    for name, count in omitted.items():
+        yield rule, models[name], Hit("", "", omitted=count)
+
+
+def _drop_uncertain(hits: list[_RuleHit], repository: Repository) -> list[_RuleHit]:
+    """Drop the hits that depend on an unreadable value, so that one mistake is one finding."""
+    rules = {rule.id: rule for rule, _, _ in hits if not rule.reports_unread_values}
     if not rules or not any(model.config.unread for model in repository.models.values()):
-        return found
-    certain: set[tuple[object, ...]] | None = None
-    for which in SUPPOSITIONS:
-        with supposing(repository, which) as supposed:
-            again = {_key((r, *one)) for r in rules.values() for one in r.hits(supposed)}
-        certain = again if certain is None else certain & again
-    return [one for one in found if one[0].id not in rules or _key(one) in (certain or ())]
+        return hits
+    certain_keys: set[tuple[object, ...]] | None = None
+    for choice in PLACEHOLDER_CHOICES:
+        with with_placeholders(repository, choice) as substituted:
+            repeated_keys = {
+                _hit_key(rule_hit)
+                for r in rules.values()
+                for rule_hit in _retained_hits(r, substituted)
+            }
+        certain_keys = repeated_keys if certain_keys is None else certain_keys & repeated_keys
+    return [
+        rule_hit
+        for rule_hit in hits
+        if rule_hit[0].id not in rules
+        or (
+            _hit_key(rule_hit) in (certain_keys or ())
+            # Beyond that number, values have no stand-ins.
+            and len(rule_hit[1].config.unread) < MAX_PROBLEMS
+        )
+    ]
 
 
-def _key(found: _Found) -> tuple[object, ...]:
-    rule, model, hit = found
-    return rule.id, model.name, hit.span, hit.place, hit.message
+def _hit_key(rule_hit: _RuleHit) -> tuple[object, ...]:
+    rule, model, hit = rule_hit
+    return rule.id, model.name, hit.span, hit.relative_path, hit.message
 
 
-def _place(finding: Finding) -> tuple[str, int, int, str]:
+def _sort_key(finding: CheckFinding) -> tuple[str, int, int, str]:
     return finding.path, finding.line, finding.column, finding.rule
 
 
-def _sources(repository: Repository) -> dict[str, Source]:
+def _sources(repository: Repository) -> dict[str, SourceText]:
     files = (model.file for model in repository.models.values())
     return {file.source.name: file.source for file in files if file}
 
 
-def shown(path: Path) -> str:
-    """How the repository is named to the user: from where they stand, if it is below."""
-    here = Path.cwd()
+def path_for_display(path: Path) -> str:
+    """Return a path as findings show it: relative if it is below the working directory."""
+    working_directory = Path.cwd()
     absolute = path.absolute()
-    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
+    return (
+        str(absolute.relative_to(working_directory))
+        if absolute.is_relative_to(working_directory)
+        else str(path)
+    )
 
 
-def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
-    """The hit with its place; None where a comment says to ignore it."""
+def make_finding(rule: Rule | LiveRule, model: Model, hit: Hit) -> CheckFinding | None:
+    """Return the finding of a hit; None if a comment ignores it."""
     source = hit.source or (model.file.source if model.file and hit.span else None)
     line = column = end = 1
     text = ""
@@ -97,8 +142,10 @@ def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
         line, column = source.position(hit.span.start)
         text = source.line(line)
         end = max(min(column + hit.span.end - hit.span.start, len(text) + 1), column + 1)
-    finding = Finding(
-        path=source.name if source else "/".join(filter(None, (model.shown, hit.place))),
+    finding = CheckFinding(
+        path=source.name
+        if source
+        else "/".join(filter(None, (model.display_path, hit.relative_path))),
         line=line,
         column=column,
         end=end if text else column,
@@ -106,29 +153,34 @@ def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
         rule=rule.id,
         severity=rule.severity,
         message=_shortened(hit.message),
-        why=hit.why or rule.why,
+        reason=hit.reason or rule.reason,
         fix=_shortened(hit.fix),
         edits=hit.edits,
     )
-    return None if source is not None and _ignored(source, finding) else finding
+    return None if source is not None and _is_ignored(source, finding) else finding
 
 
 def _shortened(message: str) -> str:
-    """For people: a list in it may have thousands of names."""
-    return message if len(message) <= _MOST_MESSAGE else f"{message[: _MOST_MESSAGE - 1]}…"
+    """Shorten a message: its lists may have thousands of names."""
+    return (
+        message if len(message) <= _MAX_MESSAGE_CHARS else f"{message[: _MAX_MESSAGE_CHARS - 1]}…"
+    )
 
 
-def _ignored(source: Source, finding: Finding) -> bool:
-    """Whether a comment on the line, or alone on the line above, says `tritonctl: ignore[ID]`."""
-    places = [finding.line]
+def _is_ignored(source: SourceText, finding: CheckFinding) -> bool:
+    """Whether a comment on the line, or alone on the line above, ignores the rule.
+
+    The comment is `# tritonctl: ignore[ID]`.
+    """
+    line_numbers = [finding.line]
     if finding.line > 1 and source.line(finding.line - 1).lstrip().startswith("#"):
-        places.append(finding.line - 1)
-    for match in (_comment(source, line) for line in places):
+        line_numbers.append(finding.line - 1)
+    for match in (_ignore_comment(source, line) for line in line_numbers):
         if match and (match[1] is None or finding.rule in re.split(r"[\s,]+", match[1])):
             return True
     return False
 
 
-def _comment(source: Source, line: int) -> re.Match[str] | None:
-    # Once for a line, which may be a whole file with thousands of findings.
+def _ignore_comment(source: SourceText, line: int) -> re.Match[str] | None:
+    # Cached per line: a line may be a whole file with thousands of findings.
     return memoized(source, f"ignored {line}", lambda: _IGNORE.search(source.line(line)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules report, and how the user sees it."""
+"""Hits of rules, and the findings and reports made of them."""
 
 from __future__ import annotations
 
@@ -7,109 +7,116 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from tritonctl.checks.places import Source, Span
 from tritonctl.checks.repository import Model
+from tritonctl.checks.source_span import SourceText, Span
 
 Severity = Literal["error", "warning", "advice"]
 # Most serious first: "error": a server refuses it or answers wrongly; "warning": it works, but not
 # as intended; "advice": it could be better.
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
-_LONGEST_TEXT = 2_000
+_MAX_TEXT_CHARS = 2_000
 
 
 class Edit(NamedTuple):
-    """A safe fix: the span's text becomes `text`."""
+    """A fix that replaces the text of a span with `text`."""
 
     span: Span
     text: str
 
 
 class Hit(NamedTuple):
-    """What a rule found. `span`: in the model's config.pbtxt, or in `source` where that is given.
-
-    place: without a span, what it is about, below the model's folder: "1/model.py", "" for itself.
-
-    fix: what to do about it, in words; edits: the same for `--fix`, where it is safe.
-
-    model: whose it is, of a rule about all models; None: the repository's own folder.
-
-    why: the reason, where it is another than the rule's in general.
-    """
+    """A mistake that a rule reports."""
 
     message: str
-    fix: str
+    fix: str  # the remedy in words
     span: Span | None = None
-    source: Source | None = None
-    place: str = ""
+    source: SourceText | None = None  # of the span; None: config.pbtxt
+    relative_path: str = (
+        ""  # without a span: the path below the model's folder, such as "1/model.py"
+    )
+    # The remedy for `--fix`, if what was meant is certain; `proven_edits` proves it.
     edits: tuple[Edit, ...] = ()
+    # Set by rules about all models together; None: the repository's own folder.
     model: Model | None = None
-    why: str | None = None
+    reason: str | None = None  # overrides the rule's reason
+    omitted: int = 0  # stands for so many further hits of the rule in the model, and nothing else
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A mistake in a file. Lines and columns count from 1; `end` is exclusive, on the same line.
+class CheckFinding:
+    """A mistake in a file, or on a running server."""
 
-    `text` is the offending line. Places of whole files have line 1, column 1 and no text; line 0
-    means that it is about a running server, whose URL is the path.
-    """
-
-    path: str
-    line: int
-    column: int
-    end: int
-    text: str
+    path: str  # of the file, or the URL of the server
+    line: int  # from 1; 1 for a whole file, 0 for a server
+    column: int  # from 1; 1 for a whole file
+    end: int  # exclusive, on the same line
+    text: str  # the offending line; "" for a whole file
     rule: str
     severity: Severity
     message: str
-    why: str
+    reason: str
     fix: str
     edits: tuple[Edit, ...] = ()
 
     @property
     def place(self) -> str:
-        """As compilers write it, so that editors can open it; a server has no line."""
+        """The location as compilers write it, so that editors can open it; a server has no line."""
         return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
 
     def as_record(self) -> dict[str, Any]:
-        """The finding as plain data; of a very long line only what begins where it points."""
+        """Return the finding as plain data; a very long line starts at the finding's column."""
         record = asdict(self)
-        if len(self.text) > _LONGEST_TEXT:
-            record["text"] = self.text[self.column - 1 :][:_LONGEST_TEXT]
+        if len(self.text) > _MAX_TEXT_CHARS:
+            record["text"] = self.text[self.column - 1 :][:_MAX_TEXT_CHARS]
         record["fixable"] = bool(record.pop("edits"))
         return record
 
 
 @dataclass(frozen=True)
-class Report:
-    """Everything found, in the order of the files; `sources` are what was read, by path."""
+class OmittedFindings:
+    """Findings of a rule in a model that are counted only, because there are too many."""
 
-    findings: tuple[Finding, ...]
-    models: int
-    sources: Mapping[str, Source]
+    model: str  # path of the model's folder
+    rule: str
+    severity: Severity
+    count: int
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All findings in the order of the files."""
+
+    findings: tuple[CheckFinding, ...]
+    models: int  # number of models
+    sources: Mapping[str, SourceText]  # the files that were read, by path
+    omitted: tuple[OmittedFindings, ...] = ()
 
     def count(self, severity: Severity) -> int:
-        """How many findings of that severity."""
-        return sum(finding.severity == severity for finding in self.findings)
+        """Return the number of findings of a severity."""
+        return sum(finding.severity == severity for finding in self.findings) + sum(
+            omitted.count for omitted in self.omitted if omitted.severity == severity
+        )
 
     @property
     def failed(self) -> bool:
-        """Whether there is an error."""
+        """Whether the report has an error."""
         return self.count("error") > 0
 
     def as_record(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as plain data."""
         return {
             "models": self.models,
             "counts": {severity: self.count(severity) for severity in SEVERITIES},
             "findings": [finding.as_record() for finding in self.findings],
+            "omitted": [asdict(omitted) for omitted in self.omitted],
         }
 
 
-def merged(reports: Sequence[Report]) -> Report:
-    """Several repositories' reports as one."""
-    return Report(
+def merge_reports(reports: Sequence[CheckReport]) -> CheckReport:
+    """Merge the reports of several repositories."""
+    return CheckReport(
         findings=tuple(finding for report in reports for finding in report.findings),
         models=sum(report.models for report in reports),
         sources={name: source for report in reports for name, source in report.sources.items()},
+        omitted=tuple(omitted for report in reports for omitted in report.omitted),
     )

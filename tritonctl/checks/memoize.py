@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a model or a repository that several rules need, computed once."""
+"""Compute values that several rules need once per model or repository."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def memoized(thing: object, name: str, make: Callable[[], T]) -> T:
-    """What `make` gave the first time: it is kept with the thing, as its cached properties are."""
-    kept, key = vars(thing), f"memoized {name}"  # no attribute is called so
-    if key not in kept:
-        kept[key] = make()
-    value: T = kept[key]
+def memoized(owner: object, name: str, compute: Callable[[], T]) -> T:
+    """Return the first result of the computation, cached in the owner as cached properties are."""
+    cache, key = vars(owner), f"memoized {name}"  # not a valid attribute name
+    if key not in cache:
+        cache[key] = compute()
+    value: T = cache[key]
     return value

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule: what it looks for, why that matters, and the function that finds it.
+"""Rules: the mistake that each one finds, its consequence, and the function that finds it.
 
-A function becomes a rule by a decorator, its severity. Its parameters say what it needs, and it
-runs only where that exists:
+A decorator with the severity turns a function into a rule. The names of its parameters select its
+inputs, and the rule runs only for models that have all of them:
 
-    @warning("TC506 delay-defeated", summary="a queue delay next to ...", why="...")
-    def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    @warning("TC506 delay-defeated", summary="a queue delay next to ...", reason="...")
+    def defeated_delay(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
-An underscore in front: the rule needs it to be there, and no more.
-`repository` alone: the rule runs once for all models, and each hit has its model.
+A parameter with a leading underscore is required but not used. A rule with the single parameter
+`repository` runs once for all models, and each hit has its model.
 
-To add one: the function, in a module of its family; examples/<family>/<id>.yaml with a bad and a
-good repository; `make rules` for its page.
+To add a rule, write the function in a module of its family's package and a bad and a good
+repository in examples/<family>/<id>.yaml, then run `make rules` for its page.
 """
 
 from __future__ import annotations
@@ -23,80 +23,74 @@ from typing import Literal, NamedTuple, TypeVar, cast
 
 from tritonctl.checks.examples.files import Example, examples_of
 from tritonctl.checks.findings import Hit, Severity
-from tritonctl.checks.repository import Model, Repository, Target
-from tritonctl.checks.subjects import SUBJECTS
+from tritonctl.checks.repository import CheckTarget, Model, Repository
+from tritonctl.checks.rule_inputs import RULE_INPUTS
 
-# When the mistake in an example shows, on a server of the Python backend without a GPU:
-# when the model is loaded, when requests come, or only with what such a server lacks.
-Shows = Literal["load", "traffic", "elsewhere"]
+# When the mistake of an example shows on a test server, which has the Python backend and no GPU:
+# when the model is loaded, when requests arrive, or only on a server with other backends, a GPU or
+# a smaller machine.
+ObservableOn = Literal["load", "traffic", "elsewhere"]
 Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]])
 
-_WHOLE = ("repository",)
-# What holds for all rules of a family or module, unless a rule says otherwise.
-_WHY = {"ensembles": "Triton refuses the ensemble."}
-_REFUSED = "Triton refuses the model."
-# These need other backends, a GPU, or a machine that is too small.
-_ELSEWHERE = {
-    *("tensorrt_llm", "tensors.batch", "tensors.files", "tensors.graph", "tensors.pytorch"),
-    *("tensors.completed", "config.optimization"),
-    *("capacity.gpu_memory", "instances.backends", "instances.threads"),
-}
-# These are about values, which must be readable.
-_OF_VALUES = {"config", "layout.files", "layout.versions"}
+_WHOLE_REPOSITORY = ("repository",)
+MODEL_REFUSED = "Triton refuses the model."
+ENSEMBLE_REFUSED = "Triton refuses the ensemble."
 
 
-# Records of the checker are named tuples: a dataclass takes ten times as long to make, and most of
-# what one model costs is start-up.
+# The checker's records are named tuples: creating a dataclass takes ten times as long, and start-up
+# dominates the time to check one model.
 class Rule(NamedTuple):
-    """One rule. `summary` is a noun phrase; `answers`: reports of users whom it would have helped.
-
-    shows: "load" means that a server refuses the bad example exactly when the rule is an error.
-    needs_valid_config: silent while a value of config.pbtxt cannot be read, so that one mistake is
-    one finding.
-    """
+    """A rule about the files of a repository."""
 
     id: str
     name: str
     severity: Severity
-    summary: str
-    why: str
+    summary: str  # a noun phrase
+    reason: str  # the consequence of the mistake
     check: Callable[..., Iterator[Hit]]
-    takes: tuple[str, ...]
-    family: str
-    shows: Shows = "load"
-    answers: tuple[str, ...] = ()
+    input_names: tuple[str, ...]
+    family: str  # the package of the rule's module
+    observable_on: ObservableOn = (
+        "load"  # "load": a server refuses the bad example if and only if this is an error
+    )
+    user_reports: tuple[str, ...] = ()  # user reports of the mistake, such as "server#7462"
+    # The rule is silent while a value of config.pbtxt is unreadable: one mistake is one finding.
     needs_valid_config: bool = False
+    # The rule itself reports unreadable values, so its hits do not depend on stand-ins for them.
+    reports_unread_values: bool = False
 
     @property
-    def bad(self) -> Example:
-        """A small repository that has the mistake, in its model `m`."""
+    def bad_example(self) -> Example:
+        """A small repository with the mistake in its model `m`."""
         return examples_of(self.family, self.id).bad
 
     @property
-    def good(self) -> Example:
+    def good_example(self) -> Example:
         """The same repository without the mistake."""
         return examples_of(self.family, self.id).good
 
     @property
-    def target(self) -> Target:
-        """What is known of the server that the examples are for."""
+    def target(self) -> CheckTarget:
+        """The target server of the examples."""
         return examples_of(self.family, self.id).target
 
-    def hits(self, repository: Repository) -> Iterator[tuple[Model, Hit]]:
-        """What the rule finds in a repository."""
-        if self.takes == _WHOLE:
+    def find(self, repository: Repository) -> Iterator[tuple[Model, Hit]]:
+        """Yield the hits in a repository, each with its model."""
+        if self.input_names == _WHOLE_REPOSITORY:
             for hit in self.check(repository):
                 yield hit.model or repository.folder(), hit
             return
         for model in repository.models.values():
-            for hit in self.hits_of(model, repository):
+            for hit in self.find_in_model(model, repository):
                 yield model, hit
 
-    def hits_of(self, model: Model, repository: Repository) -> Iterator[Hit]:
-        """What it finds in one model; nothing where the rule is about all of them together."""
-        if self.takes == _WHOLE or (self.needs_valid_config and not model.config_is_valid):
+    def find_in_model(self, model: Model, repository: Repository) -> Iterator[Hit]:
+        """Yield the hits in one model; none if the rule is about all models together."""
+        if self.input_names == _WHOLE_REPOSITORY or (
+            self.needs_valid_config and not model.config_is_valid
+        ):
             return
-        subjects = [SUBJECTS[name](model, repository) for name in self.takes]
+        subjects = [RULE_INPUTS[name](model, repository) for name in self.input_names]
         if all(subject is not None for subject in subjects):
             yield from self.check(*subjects)
 
@@ -109,29 +103,30 @@ def _rule(
     title: str,
     *,
     summary: str,
-    why: str | None = None,
-    shows: Shows | None = None,
+    reason: str = MODEL_REFUSED,
+    shows: ObservableOn = "load",
     answers: tuple[str, ...] = (),
+    needs_valid_config: bool = False,
+    reports_unread_values: bool = False,
 ) -> Callable[[Check], Check]:
-    """Make the decorated function a rule. title: id and name; its package is its family.
+    """Return a decorator that makes a function a rule.
 
-    why: that Triton refuses the model, when absent.
+    `title` holds the id and name. The package of the function's module is the rule's family.
     """
     rule_id, name = title.split()
 
     def register(check: Check) -> Check:
         code = cast("FunctionType", check).__code__
         takes = tuple(name.lstrip("_") for name in code.co_varnames[: code.co_argcount])
-        if rule_id in _rules or not set(takes) <= set(SUBJECTS):
-            raise TypeError(f"{rule_id} is given twice, or takes something unknown: {takes}")
-        family, module = check.__module__.split(".")[-2:]
-        homes = {family, f"{family}.{module}"}
-        reason = why or _WHY.get(family, _REFUSED)
+        if rule_id in _rules or not set(takes) <= set(RULE_INPUTS):
+            raise TypeError(f"{rule_id} is defined twice, or has an unknown input: {takes}")
+        family = check.__module__.split(".")[-2]
         _rules[rule_id] = Rule(
             *(rule_id, name, severity, summary, reason, check, takes, family),
-            shows=shows or ("elsewhere" if homes & _ELSEWHERE else "load"),
-            answers=answers,
-            needs_valid_config=bool(homes & _OF_VALUES),
+            observable_on=shows,
+            user_reports=answers,
+            needs_valid_config=needs_valid_config,
+            reports_unread_values=reports_unread_values,
         )
         return check
 
@@ -144,5 +139,5 @@ advice = partial(_rule, "advice")
 
 
 def rules_by_id() -> dict[str, Rule]:
-    """The rules of all modules imported so far, in the order of their ids."""
+    """Return the rules of all imported modules in the order of their ids."""
     return dict(sorted(_rules.items()))

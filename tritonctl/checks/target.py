@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a repository will be served: here, on a machine that is described, in a container."""
+"""Build the target of a check from this machine or from options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.errors import UsageError
 from tritonctl.host.resources import host_memory, shared_memory, usable_cores
 from tritonctl.host.units import parse_bytes
@@ -16,18 +16,18 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _NO_GPUS = "none"
 
 
-def this_host(target: Target) -> Target:
-    """The target as this machine: its cores and memory. Its GPUs stay unknown."""
+def target_from_host(target: CheckTarget) -> CheckTarget:
+    """Return the target with this machine's cores and memory. Its GPUs stay unknown."""
     return replace(
         target,
-        cores=_cores(),
+        cores=_available_cores(),
         shared_memory_bytes=shared_memory(),
         memory_bytes=host_memory(),
     )
 
 
-def _cores() -> int:
-    """Those that this process may use, or what a container's quota comes to."""
+def _available_cores() -> int:
+    """Return the number of cores of this process, or of the container's quota if lower."""
     cores = usable_cores()
     try:
         quota, period = _QUOTA.read_text(encoding="ascii").split()
@@ -36,12 +36,16 @@ def _cores() -> int:
         return cores
 
 
-def described(
-    target: Target, cores: int | None, memory: str | None, shm_size: str | None, gpus: str | None
-) -> Target:
-    """The target as options describe it: "64m" of shared memory, GPUs of "24G,24G" or "none".
+def target_from_options(
+    target: CheckTarget,
+    cores: int | None,
+    memory: str | None,
+    shm_size: str | None,
+    gpus: str | None,
+) -> CheckTarget:
+    """Return the target with the values of options.
 
-    Raises UsageError.
+    Examples: `shm_size` "64m"; `gpus` "24G,24G" or "none". Raises UsageError.
     """
     if cores is not None:
         target = replace(target, cores=cores)
@@ -49,14 +53,14 @@ def described(
         target = replace(target, memory_bytes=parse_bytes(memory))
     if shm_size is not None:
         target = replace(target, shared_memory_bytes=parse_bytes(shm_size))
-    return target if gpus is None else replace(target, gpus=tuple(_gpus(gpus)))
+    return target if gpus is None else replace(target, gpus=tuple(_parse_gpus(gpus)))
 
 
-def _gpus(text: str) -> Iterator[int]:
+def _parse_gpus(text: str) -> Iterator[int]:
     for size in () if text.strip().lower() == _NO_GPUS else text.split(","):
         if not size.strip():
             raise UsageError(
                 f"`{text}` is not a list of GPUs",
-                remedy="write what memory each has, --gpus 24G,24G, or --gpus none",
+                remedy="write what memory each has, --gpu-memory 24G,24G, or --gpu-memory none",
             )
         yield parse_bytes(size)

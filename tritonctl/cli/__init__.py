@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one module per verb, each of them parse → call the library → print.
+"""The command line: one module per verb, which parses, calls the library and prints.
 
-Imports stay light on purpose, `tritonctl --help` answers in under 0.3 s: a verb imports what it
-needs inside its function.
+A verb imports what it needs inside its function, so that `tritonctl --help` answers in under 0.3 s.
 """
 
 from __future__ import annotations
@@ -15,29 +14,28 @@ import typer
 
 from tritonctl.cli.boundary import ErrorBoundary
 from tritonctl.cli.examples import epilog
-from tritonctl.cli.help import Group, Verb
+from tritonctl.cli.help import CommandGroup, VerbCommand
 from tritonctl.host.version import __version__
 
 # One module each, in the order of `tritonctl --help`: a new verb gets its panel here.
 PANELS = {
     "Start": ("quickstart", "init", "new", "fetch", "doctor", "schema"),
     "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
-    "Release": ("release", "releases"),
-    "Serve": ("up", "reload", "rollback", "status", "logs", "frontend", "down"),
+    "Serve": ("releases", "up", "reload", "status", "logs", "frontend", "down"),
     "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
     "Measure": ("top", "tune", "loadtest"),
     "Operate": ("rollout", "bundle", "certs", "deploy"),
 }
-# Verbs that have verbs of their own.
+# Verbs with subcommands.
 GROUPS = ("artefacts", "deploy", "loadtest", "new", "releases", "rollout")
-_PANEL_OF = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
-VERBS = tuple(verb for verb in _PANEL_OF if verb not in GROUPS)
+_VERB_PANELS = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+VERBS = tuple(verb for verb in _VERB_PANELS if verb not in GROUPS)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The command line with the one verb that `arguments` begin with.
+    """Create the command line with only the verb that `arguments` start with.
 
-    With all verbs for any other arguments, such as `--help`: that takes Typer 0.1 s longer.
+    Otherwise, as for `--help`, create it with all verbs, which takes Typer 0.1 s longer.
     """
     app = typer.Typer(
         name="tritonctl",
@@ -50,20 +48,22 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(root)
     first = next(iter(arguments), None)
     for name in (first,) if first in VERBS + GROUPS else VERBS + GROUPS:
-        module, panel = import_module(f"tritonctl.cli.{name}"), _PANEL_OF[name]
+        module, panel = import_module(f"tritonctl.cli.{name}"), _VERB_PANELS[name]
         if name in GROUPS:
             for verb in module.app.registered_commands:
-                verb.cls = Verb
+                verb.cls = VerbCommand
                 verb.epilog = epilog(f"{name} {verb.name or verb.callback.__name__}")
-            app.add_typer(module.app, name=name, cls=Group, rich_help_panel=panel)
+            app.add_typer(module.app, name=name, cls=CommandGroup, rich_help_panel=panel)
         else:
-            made = app.command(name, cls=Verb, rich_help_panel=panel, epilog=epilog(name))
-            made(module.command)
+            register = app.command(
+                name, cls=VerbCommand, rich_help_panel=panel, epilog=epilog(name)
+            )
+            register(module.command)
     return app
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tritonctl {__version__}")
         raise typer.Exit
 

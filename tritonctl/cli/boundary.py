@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where exceptions end: each becomes a message, under `--json` a record, and an exit code."""
+"""Turn exceptions into a message, a record with `--json`, and an exit code."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import Any
 
 import typer
 
-from tritonctl.cli.help import Group
+from tritonctl.cli.help import CommandGroup
 from tritonctl.errors import InterruptionError, TritonctlError, UnexpectedError, UsageError
 from tritonctl.host.version import __version__
 
 
-class ErrorBoundary(Group):
+class ErrorBoundary(CommandGroup):
     """The root command: runs a verb and turns its failure into an exit code.
 
-    Typer offers no hook for this; overriding `invoke` of its public `TyperGroup` covers commands
-    and `typer.testing.CliRunner` alike.
+    Typer has no hook for this; overriding `invoke` of its public `TyperGroup` works for commands
+    and `typer.testing.CliRunner`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take `help VERB` as `VERB --help`."""
+        """Treat `help VERB` as `VERB --help`."""
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
@@ -44,12 +44,12 @@ class ErrorBoundary(Group):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
-        except BrokenPipeError:  # `tritonctl logs | head`: the reader has left
+        except BrokenPipeError:  # `tritonctl logs | head`: the reader closed the pipe
             sys.stdout = None
             raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
             if hasattr(error, "format_message"):  # Typer prints its usage errors itself
-                _say_plainly(error)
+                _simplify_message(error)
                 _console().error_record(_usage_error(error))
                 raise
             failure = _failure(error)
@@ -62,39 +62,39 @@ def _failure(error: BaseException) -> TritonctlError:
         return error
     if isinstance(error, KeyboardInterrupt):
         return InterruptionError(
-            "interrupted; nothing half-written was left behind", remedy="run the command again"
+            "interrupted; no partial files remain", remedy="run the command again"
         )
     problem = "unexpected error: this is a bug in tritonctl"
     try:
         log = _bug_log()
-    except OSError:  # no place for a file, which may be the whole reason
+    except OSError:  # a full disk may be the cause itself
         return UnexpectedError(
             problem, remedy="report it with the lines above", details=traceback.format_exc()
         )
     return UnexpectedError(f"{problem}. Details: {log}", remedy=f"report it with {log}")
 
 
-def _say_plainly(error: Any) -> None:
-    """Replace the words of pydantic, by which Typer reads an option's value."""
+def _simplify_message(error: Any) -> None:
+    """Replace pydantic's message for an option's value by a simpler one."""
     if error.__cause__ is None:
         return
     from pydantic import ValidationError
 
-    from tritonctl.project.expected import of_one_value
+    from tritonctl.project.expected import explain_single_value
 
     if isinstance(error.__cause__, ValidationError):
-        error.message = of_one_value(error.__cause__) or error.message
+        error.message = explain_single_value(error.__cause__) or error.message
 
 
 def _usage_error(error: Any) -> UsageError:
-    """One of Typer's, whose public names are too few to catch it by its class, as ours."""
+    """Convert Typer's usage error, whose class is not public, into ours."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "tritonctl"
     return UsageError(error.format_message(), remedy=f"{command} --help")
 
 
 def _prepare_streams() -> None:
-    """Closed streams (`>&-`) become /dev/null; characters that the encoding lacks are escaped."""
+    """Open /dev/null for closed streams (`>&-`); escape characters outside the encoding."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open
@@ -109,7 +109,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _console() -> Any:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
 
     return Console(as_json="--json" in sys.argv)
 

@@ -12,10 +12,10 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
-    from tritonctl.engines.build.contract import Proof
-    from tritonctl.engines.build.engine import Artefact
-    from tritonctl.engines.build.stages import StageBuild
+    from tritonctl.cli.console.output import Console
+    from tritonctl.engines.builds.contract import Proof
+    from tritonctl.engines.builds.engine import Artefact
+    from tritonctl.engines.builds.plan import BuildPlan
     from tritonctl.project.schema import Project
 
 
@@ -31,18 +31,26 @@ class Runner(StrEnum):
 def command(
     *,
     models: Annotated[
-        list[str] | None, typer.Argument(help="models of the project", show_default="all")
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="models of the project", show_default="all"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="build even if nothing changed")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace what exists: build even if nothing changed")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the commands, run nothing")
+        bool, typer.Option("--dry-run", help="show what would be done, change nothing")
     ] = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="build only from what tritonctl.lock records")
     ] = False,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="stop after this stage, e.g. quantise", show_default=False),
+        typer.Option(
+            "--until",
+            metavar="NAME",
+            help="stop after this stage, e.g. quantise",
+            show_default=False,
+        ),
     ] = None,
     offline: options.OfflineOption = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="models to build at once")] = 1,
@@ -50,14 +58,16 @@ def command(
         Runner | None, typer.Option("--runner", help="where the builders run", show_default=False)
     ] = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Build the engines: a second call with nothing changed does nothing."""
-    from tritonctl.engines.build.requests import model_named
+    """Build the engines; does nothing if nothing changed."""
+    from tritonctl.engines.builds.requests import model_named
 
-    console = voice.console()
+    console = output_options.console()
     loaded = project.load()
     names = list(models or sorted(loaded.models))
+    if not names:
+        console.note(options.NOTHING_TO_BUILD)
     for name in names:
         model_named(loaded, name)
     if runner:
@@ -65,105 +75,115 @@ def command(
         loaded = project.load(changes)
     if dry_run:
         _print_commands(loaded, names, console, force=force)
-    else:
-        steps = {"force": force, "until": until, "jobs": jobs, "offline": offline}
-        for name in names:
-            _fetch(loaded, name, console, offline=offline, locked=locked)
-        _build(loaded, names, console, steps, profile=project.profile, locked=locked)
+        return
+    for name in names:
+        _fetch(loaded, name, console, offline=offline, locked=locked)
+    plans = _plan(loaded, names, console, until, project.profile, locked=locked)
+    if offline:
+        for plan in plans.values():
+            _refuse_to_install(plan, force=force)
+    _build(loaded, plans, console, project.profile, locked=locked, force=force, jobs=jobs)
 
 
 def _print_commands(project: Project, names: list[str], console: Console, *, force: bool) -> None:
-    from tritonctl.engines.build.dry_run import planned_runs
-    from tritonctl.engines.build.stages import plan_stages
+    from tritonctl.engines.builds.dry_run import plan_runs
+    from tritonctl.engines.builds.stages import plan_stages
 
     for name in names:
-        for run in planned_runs(plan_stages(project, name), force=force):
+        for run in plan_runs(plan_stages(project, name), force=force):
             commands = [shlex.join(command) for command in run.commands]
             record = {
                 "model": name,
                 "stage": run.build.stage.name,
                 "runner": run.build.runner,
-                "needed": run.needed,
+                "required": run.is_needed,
                 "folder": str(run.build.folder),
                 "commands": [list(command) for command in run.commands],
             }
-            why = "" if run.needed else ", up to date"
-            title = f"# {name}: {run.build.label}, runner {run.build.runner}{why}"
+            status = "" if run.is_needed else ", up to date"
+            title = f"# {name}: {run.build.label}, runner {run.build.runner}{status}"
             console.result(record, "\n".join([title, *commands]))
 
 
 def _fetch(project: Project, name: str, console: Console, *, offline: bool, locked: bool) -> None:
-    from tritonctl.engines.build.requests import model_named
-    from tritonctl.engines.hub.checkpoint import hidden_by_folder
-    from tritonctl.engines.hub.fetch import fetch_checkpoint
+    from tritonctl.engines.builds.requests import model_named
+    from tritonctl.engines.sources.checkpoint import shadowing_note
+    from tritonctl.engines.sources.fetch import fetch_checkpoint
 
     model = model_named(project, name)
-    if note := hidden_by_folder(project, model):
+    if note := shadowing_note(project, model):
         console.note(f"{name}: {note}")
     fetch_checkpoint(project, model, console, offline=offline, locked=locked)
 
 
-def _refuse_to_install(stages: list[StageBuild], until: str | None, *, force: bool) -> None:
-    """Raises HostError where a build without a network would have to install an environment."""
-    from tritonctl.engines.build.runners import refuse_to_install
-    from tritonctl.engines.build.shared_store import offered
-    from tritonctl.engines.build.stages import stages_until
+def _plan(
+    project: Project,
+    names: list[str],
+    console: Console,
+    until: str | None,
+    profile: str | None,
+    *,
+    locked: bool,
+) -> dict[str, BuildPlan]:
+    """Plan every model; with `locked` refuse inputs that tritonctl.lock does not record."""
+    from tritonctl.engines.builds.lock import refuse_drift, refuse_unreadable_lock
+    from tritonctl.engines.builds.plan import plan_builds
 
-    stages = stages_until(stages, until)
-    if force or not (stages[-1].published or offered(stages[-1])):
-        refuse_to_install(build for build in stages if force or not build.published)
+    refuse_unreadable_lock(project)
+    plans = plan_builds(project, names, console, until=until)
+    for name, plan in plans.items() if locked else ():
+        refuse_drift(project, profile, name, plan.stages)
+    return plans
+
+
+def _refuse_to_install(plan: BuildPlan, *, force: bool) -> None:
+    """Raise HostError if a build without a network would have to install an environment."""
+    from tritonctl.engines.builds.runners import require_environments
+    from tritonctl.engines.builds.shared_store import is_shared
+
+    if force or not (plan.target.is_published or is_shared(plan.target)):
+        require_environments(build for build in plan.requested if force or not build.is_published)
 
 
 def _build(
     project: Project,
-    names: list[str],
+    plans: dict[str, BuildPlan],
     console: Console,
-    steps: dict[str, Any],
-    *,
     profile: str | None,
+    *,
     locked: bool,
+    force: bool,
+    jobs: int,
 ) -> None:
-    from tritonctl.engines.build.lock import (
-        refuse_damaged,
-        refuse_drift,
-        refuse_other_tools,
-        update_lock,
-    )
-    from tritonctl.engines.build.parallel import build_engines
-    from tritonctl.engines.build.stages import plan_stages
+    from tritonctl.engines.builds.lock import refuse_other_tools, update_lock
+    from tritonctl.engines.builds.parallel import build_engines
 
-    refuse_damaged(project)
-    stages = {name: plan_stages(project, name) for name in names}
-    for name in names if locked else ():
-        refuse_drift(project, profile, name, stages[name])
-    if steps.pop("offline"):
-        for name in names:
-            _refuse_to_install(stages[name], steps["until"], force=steps["force"])
     built: list[tuple[str, Artefact]] = []
     try:
-        with console.board(parallel=steps["jobs"] > 1) as board:
-            for name, artefact in build_engines(project, names, console, board, **steps):
+        with console.board(parallel=jobs > 1) as board:
+            builds = build_engines(list(plans.values()), console, board, force=force, jobs=jobs)
+            for name, artefact in builds:
                 built.append((name, artefact))
                 if locked:
                     refuse_other_tools(project, profile, name, artefact)
                 else:
-                    update_lock(project, profile, name, stages[name], artefact)
+                    update_lock(project, profile, name, plans[name].stages, artefact)
     finally:  # report what is ready, even when another model failed
         for name, artefact in built:
             console.result(_record(name, artefact), _summary(name, artefact))
 
 
 def _record(name: str, artefact: Artefact) -> dict[str, Any]:
-    from tritonctl.engines.build.engine import evaluation_of
+    from tritonctl.engines.builds.engine import evaluation_of
 
     result, evaluation = artefact.manifest.result, evaluation_of(artefact)
     return {
         "model": name,
         "stage": artefact.manifest.stage,
-        "built": artefact.fresh,
+        "built": artefact.is_new,
         "folder": str(artefact.folder),
         "fingerprint": artefact.manifest.fingerprint,
-        "bytes": sum(file.size for file in result.files),
+        "size_bytes": sum(file.size for file in result.files),
         "durations_seconds": result.durations_seconds,
         "evaluation": evaluation.model_dump() if evaluation else None,
         "proof": result.proof.model_dump() if result.proof else None,
@@ -174,27 +194,28 @@ def _summary(name: str, artefact: Artefact) -> str:
     manifest = artefact.manifest
     stage = f" {manifest.stage}" if manifest.stage else ""
     engine = f"{manifest.builder}{stage} {manifest.request.precision}"
-    if not artefact.fresh:
+    if not artefact.is_new:
         return f"{name}: up to date ({engine}, {artefact.folder})"
     seconds = sum(manifest.result.durations_seconds.values())
     return f"{name}: built {engine} in {seconds:.1f} s{_accuracy(artefact)}\n  {artefact.folder}"
 
 
-def _proven(proof: Proof) -> str:
+def _proof_text(proof: Proof) -> str:
     figures = ", ".join(f"{figure.name} {figure.value:.6g}" for figure in proof.figures)
     text = f", as {proof.reference} on {proof.cases} inputs\n  {figures}"
-    text += f"; {len(proof.controls)} mistakes made on purpose were caught"
-    if own := proof.evaluation:
-        before = f"checkpoint {own.reference:.1%}"
-        text += f"\n  {own.metric} {own.engine:.1%} of {own.samples} ({before})"
+    text += f"; {len(proof.controls)} planted mistakes were detected"
+    if evaluation := proof.evaluation:
+        checkpoint_text = f"checkpoint {evaluation.reference:.1%}"
+        engine = f"{evaluation.metric} {evaluation.engine:.1%} of {evaluation.samples}"
+        text += f"\n  {engine} ({checkpoint_text})"
     return text
 
 
 def _accuracy(artefact: Artefact) -> str:
-    from tritonctl.engines.build.engine import evaluation_of
+    from tritonctl.engines.builds.engine import evaluation_of
 
     if proof := artefact.manifest.result.proof:
-        return _proven(proof)
+        return _proof_text(proof)
     evaluation = evaluation_of(artefact)
     if evaluation is None:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl certs`: an authority, a server's and a client's certificate to develop with."""
+"""`tritonctl certs`: create a development CA with a server and a client certificate."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ def command(
     folder: Annotated[Path, typer.Argument(help="where to write them")] = Path("certs"),
     host: Annotated[
         list[str] | None,
-        typer.Option(help="further name or address of the server; repeatable"),
+        typer.Option(metavar="ADDRESS", help="further name or address of the server; repeatable"),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=825, help="days of validity")] = 90,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing set")] = False,
-    voice: options.OutputOptions,
+    days: Annotated[
+        int, typer.Option(metavar="DAYS", min=1, max=825, help="days of validity")
+    ] = 90,
+    force: Annotated[bool, typer.Option("--force", help="replace what exists")] = False,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Make a development CA, a server and a client certificate; prints `server.tls` for them."""
-    from tritonctl.server.security.certificates import make_certificates, tls_section
+    """Create a development CA, a server and a client certificate; print `server.tls` for them."""
+    from tritonctl.security.certificates import make_certificates, tls_section
 
-    console = voice.console()
+    console = output_options.console()
     make_certificates(folder, host or (), lifetime=timedelta(days=days), force=force)
     section = tls_section(_relative_to_project(folder))
     lines = ["server:", "  tls:", *(f"    {name}: {path}" for name, path in section.items())]
@@ -41,7 +43,7 @@ def command(
 
 
 def _relative_to_project(folder: Path) -> Path:
-    """Paths in a project file are relative to its folder; without one yet, to this folder."""
+    """Return the path relative to the project's folder, or unchanged without a project."""
     from tritonctl.project.file import find_project_file
 
     try:

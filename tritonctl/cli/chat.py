@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tritonctl.cli import generate, options
-from tritonctl.cli import sampling_options as asked
+from tritonctl.cli import generate, options, sampling_options
 from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.generation import Message, SamplingParameters
 
@@ -29,19 +28,19 @@ def command(
     *,
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
     system: Annotated[str | None, typer.Option(help="system prompt")] = None,
-    sampling: asked.SamplingOptions,
-    of_some_engines: asked.EngineSamplingOptions,
+    sampling: sampling_options.SamplingOptions,
+    engine_options: sampling_options.EngineSamplingOptions,
     server: ServerOptions,
-    timeout: asked.Timeout = None,
+    timeout: sampling_options.Timeout = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
     """Chat with a model: one turn per line; /reset starts over, /quit or Ctrl-D ends."""
-    parameters = sampling.parameters(of_some_engines)
-    with server.named(project) as named:
-        find = partial(named.of_model, project, model)
+    parameters = sampling.parameters(engine_options)
+    with server.open_server(project) as named_server:
+        find = partial(named_server.model_endpoint, project, model)
         find()  # a missing server is reported before the user types anything
-        talk = _Talk(voice.console(), find, model, parameters, timeout, system)
+        talk = _ChatSession(output_options.console(), find, model, parameters, timeout, system)
         if sys.stdin.isatty():
             _converse(talk)
         else:
@@ -53,19 +52,19 @@ class _CtrlC(KeyboardInterrupt):
 
 
 @dataclass
-class _Talk:
-    """A conversation. Each turn looks the server up again: it may have been restarted."""
+class _ChatSession:
+    """A conversation. Each turn looks the server up again, because it may have restarted."""
 
     console: Console
-    find: Callable[[], Endpoint]
+    find_endpoint: Callable[[], Endpoint]
     model: str
     sampling: SamplingParameters
     timeout: float | None
     system: str | None
     turns: list[Message] = field(default_factory=list)
 
-    def take(self, line: str) -> bool:
-        """Act on a line of input; False when it ends the conversation."""
+    def handle_line(self, line: str) -> bool:
+        """Handle a line of input; False if it ends the conversation."""
         text = line.strip()
         if text == "/quit":
             return False
@@ -77,38 +76,38 @@ class _Talk:
         return True
 
     def _ask(self, text: str) -> None:
-        """One turn; a failed or cancelled one is not kept."""
+        """Run one turn; a failed or cancelled turn is not stored."""
         from tritonctl.protocol.client import TritonClient
 
         first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         turns = [*self.turns, {"role": "user", "content": text}]
-        at = self.find()
-        with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
+        endpoint = self.find_endpoint()
+        with TritonClient(endpoint.url, tls=endpoint.tls, api_key=endpoint.api_key) as client:
             messages = [*first, *turns]
             stream = client.stream(self.model, messages, self.sampling, timeout=self.timeout)
-            answer = generate.show(self.console, stream)
+            answer = generate.print_stream(self.console, stream)
         self.turns = [*turns, {"role": "assistant", "content": answer.text}]
-        generate.finish(self.console, answer)
+        generate.print_summary(self.console, answer)
 
 
-def _read_turns(talk: _Talk) -> None:
-    """One turn per line; the first failure ends the command with its exit code."""
-    if hasattr(sys.stdin, "reconfigure"):  # the server judges whether it is UTF-8
+def _read_turns(talk: _ChatSession) -> None:
+    """Run one turn per line; the first failure ends the command with its exit code."""
+    if hasattr(sys.stdin, "reconfigure"):  # the server checks the UTF-8
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     for line in sys.stdin:
-        if not talk.take(line):
+        if not talk.handle_line(line):
             return
 
 
-def _converse(talk: _Talk) -> None:
-    """Read turns at the terminal until Ctrl-D; a refused or cancelled one is not kept."""
+def _converse(talk: _ChatSession) -> None:
+    """Read turns at the terminal until Ctrl-D; a rejected or cancelled turn is not stored."""
     talk.console.note(f"Chat with {talk.model}. /reset starts over, /quit or Ctrl-D ends.")
-    going = True
+    continues = True
     with _ctrl_c_cancels():
-        while going:
+        while continues:
             try:
                 line = talk.console.ask("> ")
-                going = line is not None and talk.take(line)
+                continues = line is not None and talk.handle_line(line)
             except _CtrlC:
                 talk.console.text("\n")
                 talk.console.note("cancelled; Ctrl-D ends")
@@ -121,8 +120,8 @@ def _ctrl_c_cancels() -> Iterator[None]:
     def cancel(*_: object) -> None:
         raise _CtrlC
 
-    before = signal.signal(signal.SIGINT, cancel)
+    previous_handler = signal.signal(signal.SIGINT, cancel)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

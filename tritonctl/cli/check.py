@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl check`: mistakes in any model repository, before a server loads it.
+"""`tritonctl check`: find mistakes in any model repository before a server loads it.
 
-With --url also where a running server differs from the repository.
+With --url also find differences between a running server and the repository.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli.target_options import TargetOptions
+from tritonctl.cli.vocabulary import CONNECTION
 from tritonctl.errors import RepositoryError, UsageError, suggest
 
 if TYPE_CHECKING:
-    from tritonctl.checks.findings import Report
+    from tritonctl.checks.findings import CheckReport
     from tritonctl.checks.live.rules import LiveRule
-    from tritonctl.checks.repository import Target
+    from tritonctl.checks.repository import CheckTarget
     from tritonctl.checks.rule import Rule
     from tritonctl.protocol.channel import Endpoint
 
     AnyRule = Rule | LiveRule
 
 PROJECT = "project"
-_LIKE = 0.8  # of names, most of which have words in common
+_NAME_LIKENESS = 0.8  # required similarity: most names share words
+_MAX_FIX_ROUNDS = 5
 Format = Literal["text", "json", "sarif", "github"]
 
 
@@ -38,141 +40,157 @@ def command(
     repositories: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[REPOSITORY]...", help="folders of models", show_default="the project's"
+            metavar="REPOSITORY", help="folders of models", show_default="the project's"
         ),
     ] = None,
-    output: Annotated[Format, typer.Option("--format", help="how findings are printed")] = "text",
+    output: Annotated[Format, typer.Option("--format", help="output format")] = "text",
     select: Annotated[
-        list[str] | None, typer.Option("--select", help="only these rules: TC101, or TC1 for all")
+        list[str] | None,
+        typer.Option("--select", metavar="RULE", help="only these rules: TC101, or TC1 for all"),
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option("--ignore", help="skip these rules")] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="RULE", help="skip these rules")
+    ] = None,
     machine: TargetOptions,
     fix: Annotated[bool, typer.Option("--fix", help="apply the safe fixes, then check")] = False,
-    explain: Annotated[str | None, typer.Option(help="explain a rule")] = None,
+    explain: Annotated[str | None, typer.Option(metavar="RULE", help="explain a rule")] = None,
     url: Annotated[
         str | None,
         typer.Option(
             "--url",
-            help="HOST:PORT of a Triton's gRPC, or `project` for the project's own: compare what "
-            "it serves with the files, and report what strangers can reach",
+            metavar="HOST:PORT",
+            help="compare this server with the files; `project`: the project's server",
+            rich_help_panel=CONNECTION,
         ),
     ] = None,
     access: options.AccessOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
     """Find mistakes in model repositories; exit code 6 on an error."""
-    from tritonctl.checks.findings import merged
-    from tritonctl.checks.report.formats import FORMATS, explained, rule_record
+    from tritonctl.checks.findings import merge_reports
+    from tritonctl.checks.report.formats import FORMATS, explain_rule, rule_record
 
-    console = voice.console()
+    console = output_options.console()
     if explain:
-        asked = _chosen([explain], None)
-        record = {"rules": [rule_record(rule) for rule in asked]}
-        console.result(record, "\n".join(explained(rule) for rule in asked).removesuffix("\n"))
+        explained_rules = _selected_rules([explain], None)
+        record = {"rules": [rule_record(rule) for rule in explained_rules]}
+        console.result(
+            record, "\n".join(explain_rule(rule) for rule in explained_rules).removesuffix("\n")
+        )
         return
-    rules = _chosen(select, ignore)
-    named = access.endpoint(url)
+    rules = _selected_rules(select, ignore)
+    named_endpoint = access.endpoint(url)
     loaded = None if repositories else project.load()
     folders = [loaded.repository] if loaded else repositories or []
     live, version = [], None
-    if named:
-        report, version = _live(folders, _endpoint(named, project), rules)
+    if named_endpoint:
+        report, version = _live(folders, _endpoint(named_endpoint, project), rules)
         live = [report]
-    target = machine.target(loaded, version=version, here=url in (None, PROJECT))
+    target = machine.target(loaded, version=version, is_local=url in (None, PROJECT))
     reports = [*(_report(folder, target, rules, fix) for folder in folders), *live]
-    report = merged(reports)
+    report = merge_reports(reports)
     failure = _failure(report) if report.failed else None
     console.result(report.as_record(), FORMATS[output](report), failure)
     if failure:
         raise failure
 
 
-def _failure(report: Report) -> RepositoryError:
+def _failure(report: CheckReport) -> RepositoryError:
     errors = [finding for finding in report.findings if finding.severity == "error"]
-    some = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+    count = report.count("error")
+    count_text = "1 error" if count == 1 else f"{count:,} errors"
     return RepositoryError(
-        f"{some}, the first at {errors[0].place}",
+        f"{count_text}, the first at {errors[0].place}",
         remedy=f"`tritonctl check --explain {errors[0].rule}` explains it",
     )
 
 
-def _report(folder: Path, target: Target, rules: Sequence[AnyRule], fix: bool) -> Report:
+def _report(folder: Path, target: CheckTarget, rules: Sequence[AnyRule], fix: bool) -> CheckReport:
     from tritonctl.checks.autofix import apply_fixes
     from tritonctl.checks.checker import check_repository
     from tritonctl.checks.rule import Rule
 
     static = [rule for rule in rules if isinstance(rule, Rule)]
-    with _readable(folder):
+    with _reporting_unreadable(folder):
         report = check_repository(folder, target, rules=static)
-        if fix and apply_fixes(report):
+        # A field that gets its right name shows the mistakes inside it.
+        for _ in range(_MAX_FIX_ROUNDS if fix else 0):
+            if not apply_fixes(report):
+                break
             report = check_repository(folder, target, rules=static)
     return report
 
 
 def _live(
     folders: Sequence[Path], endpoint: Endpoint, rules: Sequence[AnyRule]
-) -> tuple[Report, str | None]:
-    """Where the server differs from the folders, and its version."""
+) -> tuple[CheckReport, str | None]:
+    """Return the differences between the server and the folders, and the server's version."""
     from tritonctl.checks.live.rules import LiveRule
-    from tritonctl.checks.live.server import check_server, inspect_for, version_of
+    from tritonctl.checks.live.server import check_server, inspect_server, server_version
 
     chosen = [rule for rule in rules if isinstance(rule, LiveRule)]
-    with _readable(*folders):
-        seen = inspect_for(folders, endpoint)
+    with _reporting_unreadable(*folders):
+        seen = inspect_server(folders, endpoint)
         report = check_server(folders, seen, rules=chosen)
-    return replace(report, models=0), version_of(seen)  # the models are counted as files
+    return replace(report, models=0), server_version(seen)  # the models are counted as files
 
 
 @contextmanager
-def _readable(*folders: Path) -> Iterator[None]:
+def _reporting_unreadable(*folders: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        named = error.filename or ", ".join(map(str, folders))
+        path = error.filename or ", ".join(map(str, folders))
         raise UsageError(
-            f"{named} cannot be read: {error.strerror}",
+            f"{path} cannot be read: {error.strerror}",
             remedy="name a folder with a model in each of its folders",
         ) from error
 
 
-def _endpoint(named: Endpoint, project: options.ProjectOptions) -> Endpoint:
-    """The server named, with TLS and token from its state if it is the project's own."""
+def _endpoint(named_endpoint: Endpoint, project: options.ProjectOptions) -> Endpoint:
+    """Return the named server, with TLS and token of its state if it is the project's."""
     from tritonctl.errors import ConfigurationError, ServerError
-    from tritonctl.server.lifecycle import running_server
+    from tritonctl.runtimes.lifecycle import running_server
 
     try:
-        own = running_server(project.load()).endpoint
+        project_endpoint = running_server(project.load()).endpoint
     except (ConfigurationError, ServerError):
-        if named.url == PROJECT or project.path is not None:
+        if named_endpoint.url == PROJECT or project.path is not None:
             raise
-        return named
-    return own if named.url in (PROJECT, own.url) and named.tls is None else named
+        return named_endpoint
+    return (
+        project_endpoint
+        if named_endpoint.url in (PROJECT, project_endpoint.url) and named_endpoint.tls is None
+        else named_endpoint
+    )
 
 
-def _nearest(asked: str, rules: Mapping[str, AnyRule]) -> str | None:
-    """Of rules by id or by name: `missing-labels` is TC020, TC99 nearest to TC009."""
+def _nearest(requested: str, rules: Mapping[str, AnyRule]) -> str | None:
+    """Return the id of the nearest rule by name or id: TC020 for `missing-labels`."""
     by_name = {rule.name.upper(): rule.id for rule in rules.values()}
-    named = suggest(asked, by_name, likeness=_LIKE)
-    return by_name[named] if named else suggest(asked, rules)
+    nearest_name = suggest(requested, by_name, cutoff=_NAME_LIKENESS)
+    return by_name[nearest_name] if nearest_name else suggest(requested, rules)
 
 
-def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]:
-    """The rules selected by prefixes of their ids. Raises UsageError for an unknown one."""
+def _selected_rules(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]:
+    """Return the rules selected by id prefixes. Raises UsageError for an unknown prefix."""
     from tritonctl.checks.live.rules import LIVE_RULES
     from tritonctl.checks.rules import RULES
 
     every: dict[str, AnyRule] = {**RULES, **LIVE_RULES}
-    for asked in (*(select or ()), *(ignore or ())):
-        if not any(name.startswith(asked.upper()) for name in every):
-            nearest = _nearest(asked.upper(), every)
+    for prefix in (*(select or ()), *(ignore or ())):
+        if not any(name.startswith(prefix.upper()) for name in every):
+            nearest = _nearest(prefix.upper(), every)
             raise UsageError(
-                f"unknown rule {asked}",
+                f"unknown rule {prefix}",
                 remedy=(f"did you mean `{nearest}`? " if nearest else "name one such as TC101; ")
                 + "TC1 is a family; docs/reference/check-rules/README.md lists all",
             )
-    wanted = tuple(name.upper() for name in select or ("TC",))
-    unwanted = tuple(name.upper() for name in ignore or ())
+    selected_prefixes = tuple(name.upper() for name in select or ("TC",))
+    ignored_prefixes = tuple(name.upper() for name in ignore or ())
     return [
-        r for name, r in every.items() if name.startswith(wanted) and not name.startswith(unwanted)
+        r
+        for name, r in every.items()
+        if name.startswith(selected_prefixes) and not name.startswith(ignored_prefixes)
     ]

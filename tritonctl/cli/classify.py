@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl classify`: lines of text, or images, in; labels or entities as JSON lines out."""
+"""`tritonctl classify`: classify lines of text or images; output labels as JSON lines."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def command(
     file: line_options.FileArgument = None,
     text: line_options.Texts = None,
     image: line_options.Images = None,
-    top_k: Annotated[int, typer.Option(min=1, help="the best labels of each")] = 5,
+    labels: Annotated[int, typer.Option(min=1, help="best labels per item")] = 5,
     truncate: line_options.Truncate = None,
     lines: line_options.LineOptions,
     server: ServerOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Classify each line of a file, or image: a line of JSON with labels, or with entities."""
+    """Classify each line of a file, or each image, as a JSON line with labels or entities."""
     from tritonctl.protocol.tasks import RowOptions
 
-    question = line_options.Question(
+    question = line_options.ItemRequest(
         "classify",
         model,
         TASKS,
@@ -38,7 +38,7 @@ def command(
         file,
         text or (),
         image or (),
-        top_k=top_k,
+        top_k=labels,
     )
-    with server.of_model(project, model, TASKS) as at:
-        line_options.ask(voice.console(), at, question, lines)
+    with server.open_model_endpoint(project, model, TASKS) as endpoint:
+        line_options.process_items(output_options.console(), endpoint, question, lines)

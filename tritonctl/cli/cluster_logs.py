@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tritonctl logs --on kubernetes` prints."""
+"""Print the output of `tritonctl logs --on kubernetes`."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from typing import TYPE_CHECKING
 from tritonctl.errors import ServerError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
-    from tritonctl.server.kubernetes.installation import Installation
+    from tritonctl.cli.console.output import Console
+    from tritonctl.runtimes.kubernetes.installation import ChartInstallation
 
 _PREFIX = re.compile(r"\[pod/\S+\] ")
-_SEARCHED = 5000  # lines of a container among which those of one model are sought
-_LEAST_REQUESTS = 16  # kubectl's own limit of 5 is too few; pods that come later count, too
+_SEARCHED_LINES = 5000  # lines per container to search for one model's lines
+_MIN_LOG_REQUESTS = 16  # kubectl's default of 5 is too low; later pods count, too
 
 
 def show(
     console: Console,
-    installation: Installation,
+    installation: ChartInstallation,
     part: str,
     lines: int,
     *,
     follow: bool,
-    chooser: Callable[[], Callable[[str], bool]] | None,
+    make_filter: Callable[[], Callable[[str], bool]] | None,
 ) -> None:
     """Print the logs of a part's pods, each line with its pod and container.
 
-    lines: from the end, of each container; with a chooser, of what it chooses from all of them.
-    chooser: makes one for the lines of one container.
+    lines: number of last lines, per container, or with a filter in total. make_filter: creates the
+    filter for the lines of one container.
 
-    Raises ServerError where it has no pod, ClusterError.
+    Raises ServerError if the part has no pod, ClusterError.
     """
-    from tritonctl.server.kubernetes.installation import COMPONENT, component
-    from tritonctl.server.kubernetes.kubectl import selecting
+    from tritonctl.runtimes.kubernetes.installation import COMPONENT, component
+    from tritonctl.runtimes.kubernetes.kubectl import selector_option
 
-    found: Iterable[str]
+    log_lines: Iterable[str]
     pods = installation.pods(part)
     if not pods:
         raise ServerError(
             f"{installation.name} has no {part} pod",
-            remedy="`tritonctl status --on kubernetes` shows what is there",
+            remedy="`tritonctl status --on kubernetes` lists the pods",
         )
-    # A second slot's pods have a label of their own.
-    among = ",".join(sorted({component(pod) for pod in pods}))
-    asked = [
+    # The pods of a second slot have a different label.
+    components = ",".join(sorted({component(pod) for pod in pods}))
+    kubectl_arguments = [
         "logs",
-        selecting(installation.labels, f"{COMPONENT} in ({among})"),
+        selector_option(installation.labels, f"{COMPONENT} in ({components})"),
         "--all-containers",
         "--prefix",
         "--ignore-errors",
-        f"--tail={max(lines, _SEARCHED) if chooser else lines}",
-        f"--max-log-requests={max(_LEAST_REQUESTS, 4 * len(pods))}",
+        f"--tail={max(lines, _SEARCHED_LINES) if make_filter else lines}",
+        f"--max-log-requests={max(_MIN_LOG_REQUESTS, 4 * len(pods))}",
         *(["--follow"] if follow else []),
     ]
-    found = installation.kubectl.lines(*asked)
-    if chooser is not None:
-        found = _chosen(found, chooser)
-        found = found if follow else deque(found, maxlen=lines)
-    for line in found:
+    log_lines = installation.kubectl.lines(*kubectl_arguments)
+    if make_filter is not None:
+        log_lines = _filtered(log_lines, make_filter)
+        log_lines = log_lines if follow else deque(log_lines, maxlen=lines)
+    for line in log_lines:
         console.result({"line": line}, line)
     if follow:
-        console.note("these pods have ended; the same command follows those that came after them")
+        console.note("these pods have ended; run the command again to follow the new ones")
 
 
-def _chosen(lines: Iterable[str], chooser: Callable[[], Callable[[str], bool]]) -> Iterator[str]:
-    """A line may belong to the one before it: of the same container."""
-    choosers: dict[str, Callable[[str], bool]] = {}
+def _filtered(
+    lines: Iterable[str], make_filter: Callable[[], Callable[[str], bool]]
+) -> Iterator[str]:
+    """Filter each container's lines separately: a line may continue the previous one."""
+    filters: dict[str, Callable[[str], bool]] = {}
     for line in lines:
         container = _PREFIX.match(line)
         head = container[0] if container else ""
-        if choosers.setdefault(head, chooser())(line.removeprefix(head)):
+        if filters.setdefault(head, make_filter())(line.removeprefix(head)):
             yield line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tritonctl status --on kubernetes` prints."""
+"""Print the output of `tritonctl status --on kubernetes`."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
-    from tritonctl.server.kubernetes.installation import Installation
-    from tritonctl.server.kubernetes.standing import Pod, Standing
+    from tritonctl.cli.console.output import Console
+    from tritonctl.runtimes.kubernetes.installation import ChartInstallation
+    from tritonctl.runtimes.kubernetes.status import InstallationStatus, PodStatus
 
-_WIDTH = 9  # of what stands before the values
+_WIDTH = 9  # of the labels before the values
 _HEADINGS = ("  pod", "release", "state", "restarts", "node")
 
 
-def show(console: Console, installation: Installation) -> None:
-    """Print how it is. Raises ServerError or HostError where it does not serve."""
-    from tritonctl.server.kubernetes.standing import standing
+def show(console: Console, installation: ChartInstallation) -> None:
+    """Print the installation's status. Raises ServerError or HostError if it does not serve."""
+    from tritonctl.runtimes.kubernetes.status import installation_status
 
-    now = standing(installation)
-    failure = now.failure
+    status = installation_status(installation)
+    failure = status.failure
     if not console.as_json:
-        console.text("".join(f"{line}\n" for line in _lines(now)))
+        console.text("".join(f"{line}\n" for line in _lines(status)))
     rows = [
         [f"  {pod.name}", pod.release or "-", pod.state, str(pod.restarts), pod.node or "-"]
-        for pod in now.pods
+        for pod in status.pods
     ]
-    console.table(now.as_record(), _HEADINGS, rows, failure)
+    console.table(status.as_record(), _HEADINGS, rows, failure)
     if not console.as_json:
-        text = console.folded("\n".join(_remarks(now)))
+        text = console.fold("\n".join(_remarks(status)))
         console.text(f"{text}\n" if text else "")
     if failure:
         raise failure
 
 
-def _lines(now: Standing) -> Iterator[str]:
+def _lines(now: InstallationStatus) -> Iterator[str]:
     word = "ready" if now.ready else "NOT READY"
     yield f"{now.name} in namespace {now.namespace}: {word}"
     if now.releases:
         yield f"  release    {', '.join(now.releases)}"
     width = max([_WIDTH, *(len(part.name) for part in now.parts)])
     for part in now.parts:
-        new = "" if part.updated >= part.wanted else f", {part.updated} of the newest kind"
-        yield f"  {part.name:<{width}}  {part.ready} of {part.wanted} ready{new}"
+        new = "" if part.updated >= part.desired else f", {part.updated} of the newest kind"
+        yield f"  {part.name:<{width}}  {part.ready} of {part.desired} ready{new}"
     for hpa in now.autoscalers:
         problem = f"; {hpa.problem}" if hpa.problem else ""
-        yield f"  scaling    {hpa.now} of {hpa.least} to {hpa.most}, wants {hpa.wanted}{problem}"
+        scale = f"{hpa.current_replicas} of {hpa.min_replicas} to {hpa.max_replicas}"
+        yield f"  scaling    {scale}, wants {hpa.desired_replicas}{problem}"
     if now.budgets:
         allowed = ", ".join(
             f"{each.allowed} of {each.name.removeprefix(f'{now.name}-')}" for each in now.budgets
@@ -54,18 +55,18 @@ def _lines(now: Standing) -> Iterator[str]:
         yield f"  evictions  {allowed} now"
 
 
-def _remarks(now: Standing) -> Iterator[str]:
+def _remarks(now: InstallationStatus) -> Iterator[str]:
     for pod in now.pods:
         if pod.last_end is not None:
             yield _end(pod)
-    for trouble in now.troubles:
-        yield f"  ✗ {trouble.what}: {trouble.problem}"
-        yield f"    {trouble.remedy}"
+    for diagnostic in now.problems:
+        yield f"  ✗ {diagnostic.object}: {diagnostic.problem}"
+        yield f"    {diagnostic.remedy}"
     for event in now.events:
         times = f" ({event.count}x)" if event.count > 1 else ""
-        yield f"  ! {event.at}  {event.about}: {event.reason}{times}: {event.message}"
+        yield f"  ! {event.time}  {event.object}: {event.reason}{times}: {event.message}"
 
 
-def _end(pod: Pod) -> str:
+def _end(pod: PodStatus) -> str:
     end = pod.last_end
-    return f"  ! {pod.name}: {end.container} ended at {end.at}: {end.text}" if end else ""
+    return f"  ! {pod.name}: {end.container} ended at {end.time}: {end.text}" if end else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks before something is removed."""
+"""Ask the user before removing something."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
 
 
 def confirm(console: Console, summary: str) -> None:
-    """Ask the user. Raises UsageError without a yes."""
+    """Ask the user. Raises UsageError unless the answer is yes."""
     answer = None
     if not console.as_json:
         console.note(summary)
@@ -20,5 +20,5 @@ def confirm(console: Console, summary: str) -> None:
     if answer is None or answer.strip().lower() not in ("y", "yes"):
         raise UsageError(
             "nothing removed: not confirmed",
-            remedy="answer `y`, or give `--yes`; `--dry-run` only lists",
+            remedy="answer `y`, or add `--yes`; `--dry-run` only lists",
         )

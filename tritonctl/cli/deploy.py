@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl deploy`: files that run the project elsewhere."""
+"""`tritonctl deploy`: write files that run the project elsewhere."""
 
 from __future__ import annotations
 
@@ -12,36 +12,41 @@ from tritonctl.cli import options
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.project.schema import Project
-    from tritonctl.repository.plan import Plan
-    from tritonctl.server.containers.publishing import Published
+    from tritonctl.repository.plan import RepositoryPlan
+    from tritonctl.runtimes.docker.deployment_files import WriteResult
 
 _KEEP = (
-    "keep small changes in a file of values of your own; see what would change with "
+    "keep small changes in a separate values file; compare with "
     "`tritonctl deploy kubernetes{flag} --output OTHER` and diff; or overwrite with "
     "`tritonctl deploy kubernetes{flag} --force`"
 )
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="overwrite files that were changed by hand")
+    bool, typer.Option("--force", help="replace what exists: files that were changed by hand")
 ]
 ValuesOption = Annotated[
     Path | None,
-    typer.Option(help="with --manifests: values over the chart's own", show_default=False),
+    typer.Option(
+        metavar="FILE",
+        help="with --manifests: values that override the chart's",
+        show_default=False,
+    ),
 ]
 VersionOption = Annotated[
     str | None,
     typer.Option(
         "--kubernetes",
-        help="with --manifests: the cluster's version, as 1.31",
-        show_default="the newest known",
+        metavar="VERSION",
+        help="with --manifests: the cluster's version, such as 1.31",
+        show_default="the newest supported",
     ),
 ]
 ApisOption = Annotated[
     str | None,
     typer.Option(
-        help="with --manifests: what the cluster has besides, as keda.sh/v1alpha1, separated by "
-        "commas (`kubectl api-versions`)",
+        metavar="NAME",
+        help="with --manifests: further APIs of the cluster, such as keda.sh/v1alpha1",
         show_default=False,
     ),
 ]
@@ -59,35 +64,43 @@ def root() -> None:
 def compose(
     *,
     output: Annotated[
-        Path | None, typer.Option(help="folder to write to", show_default="deploy/ of the project")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="folder to write to",
+            show_default="deploy/ of the project",
+        ),
     ] = None,
     force: ForceOption = False,
     models: options.ModelsOption = None,
     release: Annotated[
         str | None,
         typer.Option(
-            help="serve this release, by its number or `latest`, not what is rendered now",
-            show_default=False,
+            metavar="RELEASE",
+            help="release to serve",
+            show_default="the current project",
         ),
     ] = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Render the repository, then compose.yaml and everything it needs; nothing is started."""
-    from tritonctl.server.containers.compose import render_compose
-    from tritonctl.server.containers.publishing import publish
+    """Render the repository, then compose.yaml with all its files; starts nothing."""
+    from tritonctl.runtimes.docker.compose import render_compose
+    from tritonctl.runtimes.docker.deployment_files import write_files
 
-    console = voice.console()
-    loaded, plan = _planned(project.load(), models, release, console)
+    console = output_options.console()
+    loaded, plan = _project_and_plan(project.load(), models, release, console)
     folder = (output or loaded.root / "deploy").resolve()
     rendering = render_compose(loaded, plan, folder)
-    published = publish(rendering.files, folder, force=force)
+    published = write_files(rendering.files, folder, force=force)
     record = {
         "folder": str(folder),
         "profile": rendering.profile,
-        **_done(published),
+        **_published_record(published),
     }
-    lines = _listed(published)
+    lines = _published_lines(published)
     profiles = [rendering.profile, *(["gateway"] if loaded.gateway else [])]
     chosen = " ".join(f"--profile {name}" for name in profiles)
     lines += [f"start it there: docker compose {chosen} up --wait"]
@@ -101,14 +114,15 @@ def kubernetes(
     output: Annotated[
         Path | None,
         typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
             help="folder to write to",
             show_default="deploy/chart/ of the project, or deploy/manifests/",
         ),
     ] = None,
     force: ForceOption = False,
-    release: Annotated[
-        str, typer.Option(help="the release that pods serve: its number, or `latest`")
-    ] = "latest",
+    release: Annotated[str, typer.Option(metavar="RELEASE", help="release to serve")] = "latest",
     manifests: Annotated[
         bool, typer.Option("--manifests", help="plain manifests instead of the chart")
     ] = False,
@@ -116,49 +130,56 @@ def kubernetes(
     version: VersionOption = None,
     apis: ApisOption = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Write a Helm chart that serves a release on Kubernetes; no cluster is asked."""
-    from tritonctl.server.containers.publishing import MANIFESTS_RECORD, RECORD, publish
-    from tritonctl.server.kubernetes.chart import (
+    """Write a Helm chart that serves a release on Kubernetes; contacts no cluster."""
+    from tritonctl.runtimes.docker.deployment_files import MANIFESTS_RECORD, RECORD, write_files
+    from tritonctl.runtimes.kubernetes.chart import (
         installation_name,
-        known_holes_of,
-        released,
         render_chart,
+        require_release,
+        vulnerability_warning,
     )
-    from tritonctl.server.kubernetes.manifests import read_values, render_manifests, supported
+    from tritonctl.runtimes.kubernetes.manifests import minor_version, read_values, render_manifests
 
-    if not manifests and any(given is not None for given in (values, version, apis)):
-        raise UsageError(
-            "--values, --kubernetes and --apis are for --manifests; the chart has them from Helm",
-            remedy="add --manifests, or give the values to `helm upgrade --values`",
-        )
-    cluster = supported(version)
-    console = voice.console()
+    if not manifests:
+        _refuse_manifest_options(values, version, apis)
+    cluster = minor_version(version)
+    console = output_options.console()
     loaded = project.load()
-    stored = released(loaded, release, console)
+    stored = require_release(loaded, release, console)
     files = render_chart(loaded, stored)
     name = installation_name(loaded)
     if manifests:
         chosen = read_values(values) if values else {}
-        others = [each.strip() for each in apis.split(",")] if apis else []
+        api_versions = [each.strip() for each in apis.split(",")] if apis else []
         files = render_manifests(
-            files, name, console, kubernetes=cluster, api_versions=others, values=chosen
+            files, name, console, kubernetes=cluster, api_versions=api_versions, values=chosen
         )
-    if holes := known_holes_of(loaded):
+    if holes := vulnerability_warning(loaded):
         console.warning(holes)
     folder = (output or loaded.root / "deploy" / ("manifests" if manifests else "chart")).resolve()
     remedy = _KEEP.format(flag=" --manifests" if manifests else "")
-    known = MANIFESTS_RECORD if manifests else RECORD
-    published = publish(files, folder, force=force, remedy=remedy, record=known)
-    record = {"folder": str(folder), "release": stored.name, "name": name, **_done(published)}
+    record_name = MANIFESTS_RECORD if manifests else RECORD
+    published = write_files(files, folder, force=force, remedy=remedy, record=record_name)
+    identity = {"folder": str(folder), "release": stored.name, "name": name}
+    record = {**identity, **_published_record(published)}
     started = (
         f"kubectl apply --filename {folder}" if manifests else f"helm upgrade --install {name} ."
     )
-    console.result(record, "\n".join([*_listed(published), f"start it there: {started}"]))
+    console.result(record, "\n".join([*_published_lines(published), f"start it there: {started}"]))
 
 
-def _done(published: Published) -> dict[str, tuple[str, ...]]:
+def _refuse_manifest_options(*values: object) -> None:
+    """Raise UsageError if an option that only plain manifests take is set."""
+    if any(value is not None for value in values):
+        raise UsageError(
+            "--values, --kubernetes and --apis require --manifests; Helm sets them for the chart",
+            remedy="add --manifests, or use `helm upgrade --values`",
+        )
+
+
+def _published_record(published: WriteResult) -> dict[str, tuple[str, ...]]:
     return {
         "written": published.written,
         "unchanged": published.unchanged,
@@ -166,8 +187,8 @@ def _done(published: Published) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _listed(published: Published) -> list[str]:
-    """The folder, and what became of each file."""
+def _published_lines(published: WriteResult) -> list[str]:
+    """Return the lines of the folder and the result of each file."""
     lines = [f"{published.folder}"]
     lines += [f"  written    {name}" for name in published.written]
     lines += [f"  unchanged  {name}" for name in published.unchanged]
@@ -175,25 +196,25 @@ def _listed(published: Published) -> list[str]:
     return lines
 
 
-def _planned(
+def _project_and_plan(
     project: Project, models: str | None, release: str | None, console: Console
-) -> tuple[Project, Plan]:
-    """What the containers serve: rendered now, or a release, from its own folder."""
+) -> tuple[Project, RepositoryPlan]:
+    """Return the project and plan for the containers: rendered now, or of a release."""
     if release is None:
         from tritonctl.repository.publish import render
 
-        chosen = options.chosen(project, models)
+        chosen = options.select_models(project, models)
         return chosen, render(chosen, console).plan
     if models is not None:
         raise UsageError(
-            "--release serves all models of a release, --models a few of what is rendered now",
-            remedy="leave one of them away",
+            "--release serves all models of a release, --models some of the current project",
+            remedy="drop one of the two options",
         )
     from tritonctl.releases.serving import rendered_release
     from tritonctl.releases.store import find_release, stored_releases
-    from tritonctl.releases.verification import require_whole
+    from tritonctl.store.entries import require_unchanged
 
     stored = find_release(stored_releases(project), release)
-    require_whole(stored, console)
+    require_unchanged(stored, console)
     released, rendered = rendered_release(project, stored)
     return released, rendered.plan

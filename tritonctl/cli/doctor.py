@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl doctor`: what this machine has, and what it can run."""
+"""`tritonctl doctor`: examine what this machine can run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli.cluster_options import ClusterOptions
+from tritonctl.cli.vocabulary import CLUSTER
 from tritonctl.errors import HostError, UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.doctor.cluster import Chart
-    from tritonctl.doctor.findings import Finding, GpuReport, Report
-    from tritonctl.server.kubernetes.kubectl import Kubectl
+    from tritonctl.doctor.findings import DoctorFinding, DoctorReport, GpuReport
+    from tritonctl.runtimes.kubernetes.kubectl import Kubectl
 
 _MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
-_OPTIONAL = {"warning": "!", "missing": "–"}  # nothing is wrong without it
+_OPTIONAL = {"warning": "!", "missing": "–"}  # serving works without it
 
 
 @options.expand_options
@@ -27,34 +28,41 @@ def command(
     *,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", help="write a .tar.gz for a bug report, without secrets"),
+        typer.Option(
+            "--bundle", metavar="FILE", help="write a .tar.gz for a bug report, without secrets"
+        ),
     ] = None,
     cluster: ClusterOptions,
     values: Annotated[
         Path | None,
         typer.Option(
-            "--values", help="of a cluster: a file of values over the chart's", show_default=False
+            "--values",
+            metavar="FILE",
+            help="values that override the chart's",
+            show_default=False,
+            rich_help_panel=CLUSTER,
         ),
     ] = None,
     project: options.ProjectOption = None,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Examine this machine; exit code 4 when something that serving needs is missing.
+    """Examine this machine; exit code 4 if it lacks something for serving.
 
-    Of a cluster: whether the chart in deploy/chart can be installed in it. Nothing is changed.
+    With --on kubernetes: check whether the cluster can install the chart in deploy/chart. Changes
+    nothing.
     """
     from tritonctl.doctor import examine
-    from tritonctl.doctor.profiles import project_here
+    from tritonctl.doctor.profiles import surrounding_project
 
-    console, kubectl = voice.console(), cluster.kubectl()
+    console, kubectl = output_options.console(), cluster.kubectl()
     if kubectl is not None:
         if bundle is not None:
-            raise UsageError("--bundle is of this machine", remedy="leave out --on kubernetes")
-        _of_cluster(console, kubectl, cluster.release_name, values, project)
+            raise UsageError("--bundle is for this machine", remedy="drop --on kubernetes")
+        _examine_cluster(console, kubectl, cluster.release_name, values, project)
         return
     if values is not None:
         raise UsageError("--values is for a cluster", remedy="add --on kubernetes")
-    profiles, unreadable = project_here(project)
+    profiles, unreadable = surrounding_project(project)
     report = examine(profiles, unreadable)
     failure = _show(console, report)
     if bundle:
@@ -66,7 +74,7 @@ def command(
         raise failure
 
 
-def _of_cluster(
+def _examine_cluster(
     console: Console,
     kubectl: Kubectl,
     name: str | None,
@@ -79,31 +87,31 @@ def _of_cluster(
         raise failure
 
 
-def _chart(name: str | None, values: Path | None, place: Path | None) -> Chart | None:
-    """The chart of the project here, with a file of values over it; None without one."""
+def _chart(name: str | None, values: Path | None, project_path: Path | None) -> Chart | None:
+    """Return the project's chart with the overrides of a values file; None without a chart."""
     from tritonctl.doctor.cluster import Chart
-    from tritonctl.doctor.profiles import project_here
-    from tritonctl.server.kubernetes.chart import VALUES, installation_name
-    from tritonctl.server.kubernetes.demand import merged
-    from tritonctl.server.kubernetes.manifests import read_values
+    from tritonctl.doctor.profiles import surrounding_project
+    from tritonctl.runtimes.kubernetes.chart import VALUES, installation_name
+    from tritonctl.runtimes.kubernetes.manifests import read_values
+    from tritonctl.runtimes.kubernetes.resource_requests import merge_values
 
-    project = project_here(place)[0].get(None)
+    project = surrounding_project(project_path)[0].get(None)
     file = project.root / "deploy" / "chart" / VALUES if project else None
     if project is None or file is None or not file.exists():
         if values is not None:
             raise UsageError(
-                "--values goes over a chart, and there is none in deploy/chart",
+                "--values overrides a chart's values, but deploy/chart has no chart",
                 remedy="write it: `tritonctl deploy kubernetes`",
             )
         return None
-    whole = read_values(file)
+    chart_values = read_values(file)
     if values is not None:
-        whole = merged(whole, read_values(values))
-    return Chart(name or installation_name(project), whole)
+        chart_values = merge_values(chart_values, read_values(values))
+    return Chart(name or installation_name(project), chart_values)
 
 
-def _show(console: Console, report: Report) -> HostError | None:
-    """Print a report; the failure for what is missing."""
+def _show(console: Console, report: DoctorReport) -> HostError | None:
+    """Print a report; return the failure if a requirement is missing."""
     lines = [line for finding in report.findings for line in _finding(finding)]
     lines += [line for gpu in report.gpus for line in _gpu(gpu)]
     lines.append(report.summary)
@@ -113,17 +121,17 @@ def _show(console: Console, report: Report) -> HostError | None:
             f"missing: {', '.join(finding.name for finding in missing)}",
             remedy=next((each.remedy for each in missing if each.remedy), missing[0].detail),
         )
-    console.result(report.as_record(), console.folded("\n".join(lines)), failure)
+    console.result(report.as_record(), console.fold("\n".join(lines)), failure)
     return failure
 
 
-def _finding(finding: Finding) -> list[str]:
+def _finding(finding: DoctorFinding) -> list[str]:
     marks, word = _MARKS, ""
     if finding.status != "ok" and not finding.required:
         marks, word = _OPTIONAL, " (optional)"
     lines = [f"{marks[finding.status]} {finding.name}{word}: {finding.detail}"]
-    if finding.status != "ok" and finding.why:
-        lines.append(f"    why: {finding.why}")
+    if finding.status != "ok" and finding.reason:
+        lines.append(f"    why: {finding.reason}")
     return lines + ([f"    {finding.remedy}"] if finding.remedy else [])
 
 

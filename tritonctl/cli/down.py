@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl down`: stop Triton and leave nothing behind."""
+"""`tritonctl down`: stop Triton and clean up."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tritonctl.cli import options
 def command(
     *,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Stop the project's Triton; streams in flight may finish."""
-    from tritonctl.server.embedded import gateway
-    from tritonctl.server.lifecycle import stop
+    """Stop the project's Triton after its open streams finish."""
+    from tritonctl.runtimes.embedded import gateway
+    from tritonctl.runtimes.lifecycle import stop
 
-    console, loaded = voice.console(), project.load()
-    envoy = gateway.running(loaded)  # alone where its servers have crashed
+    console, loaded = output_options.console(), project.load()
+    envoy = gateway.running_gateway(loaded)  # runs alone if its servers have crashed
     state = stop(loaded, console)
     without = "nothing was running" if envoy is None else "Envoy is stopped; no Triton was running"
     console.result(

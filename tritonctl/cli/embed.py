@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl embed`: lines of text, or images, in; vectors as JSON lines out."""
+"""`tritonctl embed`: embed lines of text or images; output vectors as JSON lines."""
 
 from __future__ import annotations
 
@@ -23,28 +23,32 @@ def command(
     text: line_options.Texts = None,
     image: line_options.Images = None,
     prompt_name: Annotated[
-        str | None, typer.Option(help="a prompt of the model's, such as query", show_default="its")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="name of a prompt, such as query", show_default="default"
+        ),
     ] = None,
     dimensions: Annotated[
-        int | None, typer.Option(min=1, help="cut vectors to so many", show_default="all")
+        int | None, typer.Option(min=1, help="cut vectors to this number", show_default="all")
     ] = None,
     truncate: line_options.Truncate = None,
     encoding: Annotated[
-        str, typer.Option(help="of a vector: float, or base64 of its FP32 in little-endian")
+        str,
+        typer.Option(metavar="CHOICE", help="of vectors: float, or base64 of little-endian FP32"),
     ] = "float",
     lines: line_options.LineOptions,
     server: ServerOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Embed each line of a file, or image: a line of JSON with its vector."""
+    """Embed each line of a file, or each image, as a JSON line with its vector."""
     from tritonctl.protocol.tasks import RowOptions
 
     if encoding not in _ENCODINGS:
         raise UsageError(
-            f"--encoding is `{encoding}`, expected float or base64", remedy="leave it out"
+            f"--encoding is `{encoding}`, expected float or base64", remedy="drop --encoding"
         )
-    question = line_options.Question(
+    question = line_options.ItemRequest(
         "embed",
         model,
         TASKS,
@@ -54,5 +58,5 @@ def command(
         image or (),
         encoding=encoding,
     )
-    with server.of_model(project, model, TASKS) as at:
-        line_options.ask(voice.console(), at, question, lines)
+    with server.open_model_endpoint(project, model, TASKS) as endpoint:
+        line_options.process_items(output_options.console(), endpoint, question, lines)

@@ -4,13 +4,13 @@
 EXAMPLES = {
     "quickstart": ("", "my-folder --quiet"),
     "init": ("checkpoint", "checkpoint --target h100"),
-    "new example": ("number-finder", "digit-reader --into reader"),
+    "new example": ("number-finder", "digit-reader -o reader"),
     "new step": ("my_filter", "my_filter --json"),
     "new ensemble": ("guarded", "guarded --step my_filter --model speller"),
     "fetch": ("", "--json"),
     "doctor": ("", "--bundle report.tar.gz"),
     "schema": ("", "> tritonctl.schema.json"),
-    "plan": ("", "speller --memory 80GiB"),
+    "plan": ("", "speller --device-memory 80GiB"),
     "build": ("", "speller --dry-run"),
     "render": ("", "--models speller"),
     "check": ("models/", "models/ --fix"),
@@ -20,7 +20,8 @@ EXAMPLES = {
     "artefacts diff": ("3f2a 91bc", "3f2a 91bc --json"),
     "artefacts verify": ("", "speller --json"),
     "artefacts prune": ("--dry-run", "--keep 2 --yes"),
-    "release": ("", "--no-smoke"),
+    "releases publish": ("", "--no-smoke"),
+    "releases rollback": ("", "3"),
     "releases list": ("", "--json"),
     "releases show": ("3", "latest --json"),
     "releases diff": ("2 3", "2 latest --json"),
@@ -29,7 +30,6 @@ EXAMPLES = {
     "releases prune": ("--dry-run", "--keep 3 --yes"),
     "up": ("", "--release 3"),
     "reload": ("speller", "speller --no-smoke"),
-    "rollback": ("", "3"),
     "status": ("", "--json"),
     "logs": ("", "--lines 200 --follow"),
     "frontend": ("", "--url 127.0.0.1:8001 --port 9000"),
@@ -37,7 +37,7 @@ EXAMPLES = {
     "generate": ('speller "515 in Thai:"', 'speller "7 in English:" --max-tokens 8'),
     "chat": ("speller", 'speller --system "Answer briefly."'),
     "embed": ("encoder texts.txt -o vectors.jsonl", 'encoder --text "a short text"'),
-    "classify": ("sentiment reviews.txt", "vision --image cat.jpg --top-k 1"),
+    "classify": ("sentiment reviews.txt", "vision --image cat.jpg --labels 1"),
     "rerank": ('reranker --query "a question" texts.txt', "reranker --jsonl asked.jsonl"),
     "infer": ("encoder --input x=@x.npy", "encoder --input x=@x.json --json"),
     "smoke": ("", "--url 127.0.0.1:8001 --models speller"),
@@ -49,7 +49,7 @@ EXAMPLES = {
     "loadtest report": ("", "monday --csv"),
     "loadtest mock": ("", "--port 8001 --ttft exponential:20"),
     "rollout start": ("2", "latest --on kubernetes --namespace demo"),
-    "rollout status": ("", "--page rollout.html"),
+    "rollout status": ("", "-o rollout.html"),
     "rollout watch": ("", "--json"),
     "rollout pause": ("", "--json"),
     "rollout resume": ("", "--json"),
@@ -62,13 +62,13 @@ EXAMPLES = {
     ),
     "bundle": ("out", "out --json"),
     "certs": ("", "certs --host triton.example --days 30"),
-    "deploy compose": ("", "--output deploy --force"),
+    "deploy compose": ("", "-o deploy --force"),
     "deploy kubernetes": ("--release 3", "--manifests --kubernetes 1.31"),
 }
 
 
 def epilog(verb: str) -> str | None:
-    """The examples of a verb, as Typer takes them: an empty line keeps lines apart."""
-    given = EXAMPLES.get(verb, ())
-    lines = [f"  tritonctl {verb} {arguments}".rstrip() for arguments in given]
+    """Return a verb's examples for Typer; an empty line separates lines."""
+    argument_lists = EXAMPLES.get(verb, ())
+    lines = [f"  tritonctl {verb} {arguments}".rstrip() for arguments in argument_lists]
     return "\n\n".join(["Examples:", *lines]) if lines else None

@@ -23,29 +23,34 @@ def command(
     *,
     address: Annotated[
         str | None,
-        typer.Option(help="where to listen", show_default="frontend.address, else 127.0.0.1"),
+        typer.Option(
+            metavar="ADDRESS",
+            help="where to listen",
+            show_default="frontend.address, else 127.0.0.1",
+        ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=65535,
-            help="of the HTTP API; 0: a free one",
+            metavar="PORT",
+            help="port to listen on; 0: a free one",
             show_default="frontend.port, else 9000",
         ),
     ] = None,
     url: options.UrlOption = None,
     access: options.AccessOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Serve the OpenAI API over Triton until Ctrl-C; streams in flight may finish."""
+    """Serve the OpenAI API over Triton until Ctrl-C; open streams may finish."""
     from tritonctl.frontend.config import FrontendConfig
     from tritonctl.host.frontend_extra import require_extra
     from tritonctl.project.frontend import Frontend
-    from tritonctl.server.ports import held_ports
+    from tritonctl.runtimes.ports import reserved_ports
 
-    console = voice.console()
+    console = output_options.console()
     loaded = project.load()
     require_extra(loaded.frontend or Frontend())
     servers = _servers(loaded, access.endpoint(url))
@@ -59,8 +64,8 @@ def command(
         upstreams=url is None,
     )
     settings = config.settings
-    with held_ports(settings.address, {"port": settings.port}, section="frontend") as (chosen,):
-        config = config.at(settings.address, chosen)
+    with reserved_ports(settings.address, {"port": settings.port}, section="frontend") as (chosen,):
+        config = config.with_address(settings.address, chosen)
         api = f"{config.url}/v1"
         behind = ", ".join(config.servers)
         console.result(
@@ -76,11 +81,11 @@ def _run(config: FrontendConfig) -> None:
         raise ServerError("the frontend did not start", remedy="read the lines above")
 
 
-def _servers(project: Project, named: Endpoint | None) -> Sequence[Endpoint]:
-    """The server named, else every one of the project's. Raises ServerError when none runs."""
-    from tritonctl.server.lifecycle import running_server
-    from tritonctl.server.presence import current_servers
+def _servers(project: Project, named_endpoint: Endpoint | None) -> Sequence[Endpoint]:
+    """Return the named server, or all of the project's. Raises ServerError if none runs."""
+    from tritonctl.runtimes.discovery import current_servers
+    from tritonctl.runtimes.lifecycle import running_server
 
-    if named is not None:
-        return [named]
+    if named_endpoint is not None:
+        return [named_endpoint]
     return [server.endpoint for server in current_servers(running_server(project))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl generate`: a prompt in, text out as it comes, timings at the end."""
+"""`tritonctl generate`: stream the answer to a prompt, with timings at the end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tritonctl.cli import options
-from tritonctl.cli import sampling_options as asked
+from tritonctl.cli import options, sampling_options
 from tritonctl.cli.server_options import ServerOptions
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.protocol.generation import Chunk, Generation
 
 
@@ -26,43 +25,41 @@ def command(
     *,
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
     prompt: Annotated[str, typer.Argument(help="the prompt; - reads standard input")],
-    sampling: asked.SamplingOptions,
-    stop: asked.Stop = None,
-    include_stop_word: asked.IncludeStopWord = False,
-    end_id: asked.EndId = None,
-    min_tokens: asked.MinTokens = None,
-    echo: asked.Echo = False,
-    log_probs: asked.LogProbs = False,
-    priority: asked.Priority = None,
-    queue_timeout: asked.QueueTimeout = None,
-    of_some_engines: asked.EngineSamplingOptions,
+    sampling: sampling_options.SamplingOptions,
+    stop: sampling_options.Stop = None,
+    include_stop_word: sampling_options.IncludeStopWord = False,
+    end_id: sampling_options.EndId = None,
+    echo: sampling_options.Echo = False,
+    log_probs: sampling_options.LogProbs = False,
+    priority: sampling_options.Priority = None,
+    queue_timeout: sampling_options.QueueTimeout = None,
+    engine_options: sampling_options.EngineSamplingOptions,
     server: ServerOptions,
-    timeout: asked.Timeout = None,
-    resume_on: asked.ResumeOn = None,
-    max_resumes: asked.MaxResumes = None,
+    timeout: sampling_options.Timeout = None,
+    resume_on: sampling_options.ResumeOn = None,
+    max_resumes: sampling_options.MaxResumes = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
+    """Stream a model's answer; print TTFT, ITL and tokens/s on standard error."""
     from tritonctl.protocol.client import TritonClient
     from tritonctl.protocol.generation import Queueing
 
     parameters = replace(
-        sampling.parameters(of_some_engines),
-        min_tokens=min_tokens,
+        sampling.parameters(engine_options),
         end_id=tuple(end_id) if end_id else None,
         stop_words=tuple(stop) if stop else None,
         include_stop_word=include_stop_word or None,
         exclude_input_in_output=False if echo else None,
         return_log_probs=log_probs or None,
     )
-    console = voice.console()
+    console = output_options.console()
     with (
-        server.of_model(project, model) as at,
+        server.open_model_endpoint(project, model) as endpoint,
         TritonClient(
-            at.url,
-            tls=at.tls,
-            api_key=at.api_key,
+            endpoint.url,
+            tls=endpoint.tls,
+            api_key=endpoint.api_key,
             resume_on=resume_on or (),
             max_resumes=max_resumes,
         ) as client,
@@ -74,10 +71,10 @@ def command(
             timeout=timeout,
             queueing=Queueing(priority, queue_timeout),
         )
-        finish(console, show(console, stream))
+        print_summary(console, print_stream(console, stream))
 
 
-def finish(console: Console, answer: Generation) -> None:
+def print_summary(console: Console, answer: Generation) -> None:
     """Print the answer's record (with --json) and its timing on standard error."""
     if console.as_json:
         console.result(asdict(answer), "")
@@ -85,14 +82,14 @@ def finish(console: Console, answer: Generation) -> None:
 
 
 def _prompt_bytes(prompt: str) -> bytes:
-    """The prompt as typed or piped; the server judges whether it is UTF-8."""
+    """Return the prompt as typed or piped; the server checks the UTF-8."""
     if prompt == "-":
         return sys.stdin.buffer.read().removesuffix(b"\n")
     return os.fsencode(prompt)
 
 
-def show(console: Console, stream: Iterable[Chunk]) -> Generation:
-    """Write a stream to standard output as it comes (not under --json); return it whole."""
+def print_stream(console: Console, stream: Iterable[Chunk]) -> Generation:
+    """Write a stream to standard output as it arrives (not with --json); return the answer."""
     from tritonctl.protocol.generation import Generation
 
     chunks: list[Chunk] = []
@@ -107,13 +104,14 @@ def show(console: Console, stream: Iterable[Chunk]) -> Generation:
 
 
 def timing_line(answer: Generation) -> str:
-    """Token counts and latencies in one line."""
+    """Return token counts and latencies in one line."""
     timing = answer.timing
     ttft = f"{timing.ttft_ms:.1f} ms" if timing.ttft_ms is not None else "none"
     itl = f"{timing.itl_ms:.2f} ms" if timing.itl_ms is not None else "none"
     speed = f"{timing.tokens_per_second:.0f}" if timing.tokens_per_second else "0"
     broken = f" · continued elsewhere {answer.resumes}x" if answer.resumes else ""
-    return (
-        f"{answer.num_input_tokens} tokens in, {answer.num_output_tokens} out "
-        f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s{broken}"
-    )
+    counts = f"{answer.num_input_tokens} tokens in, {answer.num_output_tokens} out"
+    if not answer.num_input_tokens:  # a model of another maker, which may not count tokens
+        counts = f"{answer.num_output_tokens} tokens or responses out"
+    reason = f" ({answer.finish_reason})" if answer.finish_reason else ""
+    return f"{counts}{reason} · TTFT {ttft} · ITL {itl} · {speed} tokens/s{broken}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl graph`: an ensemble as a picture, with its tensors and their mistakes."""
+"""`tritonctl graph`: draw an ensemble with its tensors and their mistakes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ def command(
     *,
     model: Annotated[str, typer.Argument(help="a model of the repository")],
     repository: Annotated[
-        Path | None, typer.Option(help="a folder of models", show_default="the project's")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="a folder of models", show_default="the project's"),
     ] = None,
-    output: Annotated[Format, typer.Option("--format", help="of the output")] = "terminal",
+    output: Annotated[Format, typer.Option("--format", help="output format")] = "terminal",
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Draw an ensemble: every tensor with type and shape, broken ones with the rule's id."""
-    console = voice.console()
+    """Draw an ensemble: tensors with type and shape, broken ones with the rule's id."""
+    console = output_options.console()
     folder = repository or project.load().repository
-    picture = _picture(model, _read(folder))
-    if voice.as_json:
+    picture = _picture(model, _read_repository(folder))
+    if output_options.as_json:
         console.result(picture.as_record(), "")
     elif output == "terminal":
-        console.picture(picture)
+        console.draw(picture)
     elif output == "json":
         import json
 
@@ -47,11 +48,11 @@ def command(
         console.text({"mermaid": mermaid, "dot": dot}[output](picture))
 
 
-def _read(folder: Path) -> Repository:
-    from tritonctl.checks.repository import Repository, Target
+def _read_repository(folder: Path) -> Repository:
+    from tritonctl.checks.repository import CheckTarget, Repository
 
     try:
-        return Repository.at(folder, str(folder), Target())
+        return Repository.read(folder, str(folder), CheckTarget())
     except OSError as error:
         raise UsageError(
             f"{folder} cannot be read: {error.strerror}",

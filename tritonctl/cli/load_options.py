@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the commands that load a server: the load, its generator, its target."""
+"""Options of commands that put load on a server: the load, its generator, its target."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tritonctl.cli.options import MetricsUrlOption
 from tritonctl.cli.server_options import ServerOptions
 
 if TYPE_CHECKING:
-    from tritonctl.loadtest.run.jobs import Target
+    from tritonctl.loadtest.run.jobs import LoadTarget
     from tritonctl.project.schema import Project
 
 
-class Engine(StrEnum):
-    """What sends the requests."""
+class LoadGenerator(StrEnum):
+    """The program that sends the requests."""
 
     ASYNCIO = "asyncio"
     LOCUST = "locust"
@@ -34,51 +34,65 @@ Scenario = Annotated[
     ),
 ]
 Rate = Annotated[
-    float | None, typer.Option("--rate", help="requests per second", show_default=False)
+    float | None,
+    typer.Option(
+        "--rate", metavar="RATE", help="requests per second", show_default="the scenario's"
+    ),
 ]
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Which server is loaded with which model, what sends the requests, where the run is kept."""
+    """Options of a load test: target, generator, output folder."""
 
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="load generator processes", show_default=False),
+        typer.Option(
+            "--workers", min=1, help="load generator processes", show_default="the scenario's"
+        ),
     ] = None
-    engine: Annotated[Engine, typer.Option("--engine", help="load generator")] = Engine.ASYNCIO
+    generator: Annotated[LoadGenerator, typer.Option("--generator", help="load generator")] = (
+        LoadGenerator.ASYNCIO
+    )
     server: ServerOptions = field(default_factory=ServerOptions)
     metrics_url: MetricsUrlOption = None
     model: Annotated[
-        str | None, typer.Option("--model", help="ask this model instead of the scenario's")
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="model to query", show_default="the scenario's"
+        ),
     ] = None
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="seed of the schedule", show_default=False)
+        int | None,
+        typer.Option(
+            "--seed", min=0, help="random seed; the same repeats the result", show_default=False
+        ),
     ] = None
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
+            metavar="FOLDER",
             help="folder of the run",
             show_default="a new one in .tritonctl/loadtests",
         ),
     ] = None
 
     @contextmanager
-    def target(self, project: Project, protocol: str) -> Iterator[Target]:
-        """The server that is named, else the project's own.
+    def target(self, project: Project, protocol: str) -> Iterator[LoadTarget]:
+        """Yield the named server, or the project's.
 
         Raises ServerError, HostError, UsageError.
         """
-        from tritonctl.loadtest.run.jobs import target_of
+        from tritonctl.loadtest.run.jobs import resolve_target
 
         with (
-            self.server.named(project) as named,
-            named.metrics(self.metrics_url) as metrics,
-            named.described(project) as described,
+            self.server.open_server(project) as named_server,
+            named_server.metrics(self.metrics_url) as metrics,
+            named_server.description_endpoint(project) as description_endpoint,
         ):
-            target = target_of(project, protocol, named.endpoint(), metrics)
-            yield replace(target, described=described)
-            if named.way is not None:
-                named.way.require_alive()
+            target = resolve_target(project, protocol, named_server.endpoint(), metrics)
+            yield replace(target, metadata_endpoint=description_endpoint)
+            if named_server.connection is not None:
+                named_server.connection.require_alive()

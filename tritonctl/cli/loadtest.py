@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl loadtest`: measure a running server under load, honestly."""
+"""`tritonctl loadtest`: measure a running server under load."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +13,7 @@ from tritonctl.cli.load_options import LoadOptions, Rate, Scenario
 from tritonctl.errors import (
     HostError,
     InterruptionError,
+    InvalidMeasurementError,
     ServerError,
     SloMissedError,
     TritonctlError,
@@ -20,15 +21,15 @@ from tritonctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
-    from tritonctl.loadtest.run.capacity import CapacityRun
+    from tritonctl.cli.console.output import Console
+    from tritonctl.loadtest.run.capacity import CapacityRun, CapacitySearch
     from tritonctl.loadtest.run.execution import LoadRun
 
 app = typer.Typer(no_args_is_help=True, help="Measure a running server under load.")
 
 
-# What ended a run early, other than the user.
-_ENDS: dict[str, tuple[type[TritonctlError], str]] = {
+# Reasons for an early end, except an interruption by the user.
+_EARLY_ENDS: dict[str, tuple[type[TritonctlError], str]] = {
     "server gone": (ServerError, "see `tritonctl status` and `tritonctl logs`"),
     "disk full": (HostError, "free space where the run's folder is"),
 }
@@ -47,7 +48,13 @@ def run(
         ),
     ] = None,
     duration: Annotated[
-        float | None, typer.Option("--duration", help="seconds to send", show_default=False)
+        float | None,
+        typer.Option(
+            "--duration",
+            metavar="SECONDS",
+            help="seconds of a run",
+            show_default="the scenario's",
+        ),
     ] = None,
     count: Annotated[
         int | None,
@@ -58,36 +65,44 @@ def run(
     load: LoadOptions,
     report: Annotated[bool, typer.Option(help="write report.html into the folder")] = True,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Run a scenario; exit code 8: SLO missed or no valid measurement, 7: the server went away."""
+    """Run a scenario; exit code 8: SLO missed, 9: no valid measurement, 7: server gone."""
     from tritonctl.loadtest.run.execution import run_load
-    from tritonctl.loadtest.run.jobs import load_job
-    from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
+    from tritonctl.loadtest.run.jobs import create_load_job
+    from tritonctl.loadtest.run.plan import Overrides, select_scenario
 
-    console = voice.console()
+    console = output_options.console()
     loaded = project.load()
-    name, written = chosen_scenario(loaded, scenario)
+    name, configured = select_scenario(loaded, scenario)
     changes = Overrides(load.model, rate, concurrency, duration, count, load.seed, load.workers)
-    wanted = changes.applied(written)
-    with load.target(loaded, wanted.protocol) as target:
-        job = load_job(
+    effective = changes.apply_to(configured)
+    with load.target(loaded, effective.protocol) as target:
+        job = create_load_job(
             loaded,
             name,
-            wanted,
+            effective,
             target,
             profile=project.profile,
-            engine=load.engine.value,
+            engine=load.generator.value,
             output=load.output,
         )
         done = run_load(job, console)
-    if report:
-        done = _reported(console, done)
-    _print_run(console, done)
+    failure = _run_failure(done)
+    _print_summary(console, done, failure)
+    if report and not _write_report(console, done):
+        failure = _run_failure(replace(done, interrupted=True))
+    if not console.as_json:
+        _print_next_step(console, done)
+    if failure:
+        raise failure
 
 
-def _reported(console: Console, done: LoadRun) -> LoadRun:
-    """Write the report; a run without one is still whole."""
+def _write_report(console: Console, done: LoadRun) -> bool:
+    """Write the report; return False if the user interrupts it.
+
+    Any failure only prints a warning: the verdict does not need it.
+    """
     try:
         from tritonctl.loadtest.report.page import write_report
 
@@ -97,49 +112,111 @@ def _reported(console: Console, done: LoadRun) -> LoadRun:
         console.warning(f"no report was written: {error.problem} ({error.remedy})")
     except KeyboardInterrupt:
         console.warning("no report was written")
-        return replace(done, interrupted=True)
-    return done
+        return False
+    except Exception as error:
+        console.warning(
+            f"no report was written: {type(error).__name__}: {error}, a bug in tritonctl"
+        )
+    return True
 
 
-def _print_run(console: Console, done: LoadRun) -> None:
-    """The summary, then the exit code that a gate needs."""
-    from tritonctl.loadtest.report.summary_text import HEADINGS, closing, opening, rows
+def _print_summary(console: Console, done: LoadRun, failure: TritonctlError | None) -> None:
+    """Print what the run measured and its verdicts."""
+    from tritonctl.loadtest.report.summary_text import (
+        HEADINGS,
+        metric_rows,
+        opening_lines,
+        verdict_lines,
+    )
 
     summary = done.summary
-    failure = _run_failure(done)
     if console.as_json:
-        console.result({"folder": str(done.folder), **summary.to_record()}, "", failure)
-    else:
-        console.text(console.folded("\n".join(opening(summary))) + "\n\n")
-        console.table({}, HEADINGS, rows(summary))
-        # A path and a command are copied: they stay in one piece.
-        *verdicts, where, following = closing(summary, done.folder)
-        console.text("\n" + console.folded("\n".join(verdicts)) + f"\n{where}\n{following}\n")
-    if failure:
-        raise failure
+        document = {"folder": str(done.folder), **summary.to_record()}
+        console.result(document, "", failure)
+        return
+    console.text(console.fold("\n".join(opening_lines(summary))) + "\n\n")
+    console.table({}, HEADINGS, metric_rows(summary))
+    console.text("\n" + console.fold("\n".join(verdict_lines(summary))) + "\n")
+
+
+def _print_next_step(console: Console, done: LoadRun) -> None:
+    """Print where the results are."""
+    from tritonctl.loadtest.report.summary_text import next_lines
+
+    # Users copy the path and the command: do not break them.
+    console.text("\n".join(next_lines(done.folder)) + "\n")
 
 
 def _run_failure(done: LoadRun) -> TritonctlError | None:
-    """The failure for a gate; None when a valid measurement met the SLO."""
+    """Return the failure for the exit code; None if a valid measurement met the SLO."""
     from tritonctl.loadtest.analysis.summary import MISSED
 
     summary = done.summary
     report = f"tritonctl loadtest report {done.folder}"
     if done.interrupted:
         return InterruptionError(
-            f"interrupted; what was measured until then is in {done.folder}", remedy=report
+            f"interrupted; the measurements so far are in {done.folder}", remedy=report
         )
-    if summary.reason in _ENDS:
-        kind, remedy = _ENDS[summary.reason]
+    if summary.reason in _EARLY_ENDS:
+        kind, remedy = _EARLY_ENDS[summary.reason]
         return kind(f"the run ended early, {summary.reason}", remedy=remedy)
     if not summary.valid:
         reasons = "; ".join(summary.invalid_because)
-        return SloMissedError(f"no valid measurement: {reasons}", remedy=f"see why: {report}")
+        return InvalidMeasurementError(
+            f"no valid measurement: {reasons}", remedy=f"see why: {report}"
+        )
     if summary.failed:
-        missed = [one for one in summary.slo if one.verdict == MISSED]
-        broken = "; ".join(f"{one.name}: {one.why}" for one in missed)
+        missed = [objective for objective in summary.slo if objective.verdict == MISSED]
+        broken = "; ".join(f"{objective.name}: {objective.why}" for objective in missed)
         return SloMissedError(f"the SLO is missed: {broken}", remedy=f"see why: {report}")
     return None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a capacity search."""
+
+    lowest: Annotated[float, typer.Option("--lowest", metavar="RATE", help="lowest rate")] = 1.0
+    highest: Annotated[float, typer.Option("--highest", metavar="RATE", help="highest rate")] = (
+        10_000.0
+    )
+    resolution: Annotated[
+        float,
+        typer.Option(
+            "--resolution",
+            metavar="SHARE",
+            min=0.01,
+            max=1,
+            help="stop when the rate is known to this share of it",
+        ),
+    ] = 0.1
+    duration: Annotated[
+        float,
+        typer.Option(
+            "--duration",
+            metavar="SECONDS",
+            min=1,
+            help="seconds of a run",
+        ),
+    ] = 15.0
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget", metavar="MINUTES", help="minutes to spend", show_default="unlimited"
+        ),
+    ] = None
+
+    def plan(self) -> CapacitySearch:
+        """Return the search. Raises UsageError for an empty range of rates."""
+        from tritonctl.loadtest.run.capacity import CapacitySearch
+
+        if not 0 < self.lowest < self.highest:
+            raise UsageError(
+                f"--lowest {self.lowest:g} and --highest {self.highest:g} are not a range",
+                remedy="use rates above 0, with --lowest below --highest",
+            )
+        seconds = None if self.budget is None else 60 * self.budget
+        return CapacitySearch(self.lowest, self.highest, self.resolution, self.duration, seconds)
 
 
 @app.command()
@@ -147,66 +224,53 @@ def _run_failure(done: LoadRun) -> TritonctlError | None:
 def capacity(
     *,
     scenario: Scenario = None,
-    lowest: Annotated[
-        float, typer.Option("--lowest", help="lowest rate, requests per second")
-    ] = 1.0,
-    highest: Annotated[
-        float, typer.Option("--highest", help="highest rate, requests per second")
-    ] = 10_000.0,
-    precision: Annotated[
-        float,
-        typer.Option("--precision", min=0.01, max=1, help="of the result, as a share of the rate"),
-    ] = 0.1,
-    duration: Annotated[
-        float,
-        typer.Option("--duration", min=1, help="seconds of a trial; slow rates take longer"),
-    ] = 15.0,
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", help="minutes for the search", show_default=False),
-    ] = None,
+    search: SearchOptions,
     load: LoadOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Find the highest rate that keeps the SLO, and what happens beyond it."""
-    from tritonctl.loadtest.run.capacity import CapacityRunner, Search
-    from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
+    """Find the highest rate that keeps the SLO, and what happens beyond it.
 
-    if not 0 < lowest < highest:
-        raise UsageError(
-            f"--lowest {lowest:g} and --highest {highest:g} are no range",
-            remedy="give rates above 0, the lowest first",
-        )
-    console = voice.console()
+    Exit code 8: no rate keeps it, 9: no valid measurement.
+    """
+    from tritonctl.loadtest.run.capacity import CapacityRunner
+    from tritonctl.loadtest.run.plan import Overrides, select_scenario
+
+    search_plan = search.plan()
+    console = output_options.console()
     loaded = project.load()
-    name, written = chosen_scenario(loaded, scenario)
-    wanted = Overrides(model=load.model, seed=load.seed, workers=load.workers).applied(written)
-    minutes = None if budget is None else 60 * budget
-    with load.target(loaded, wanted.protocol) as target:
+    name, configured = select_scenario(loaded, scenario)
+    effective = Overrides(model=load.model, seed=load.seed, workers=load.workers).apply_to(
+        configured
+    )
+    with load.target(loaded, effective.protocol) as target:
         runner = CapacityRunner(
             loaded,
             name,
-            wanted,
+            effective,
             target,
             console,
             profile=project.profile,
-            engine=load.engine.value,
+            engine=load.generator.value,
             output=load.output,
         )
-        found = runner.search(Search(lowest, highest, precision, duration, minutes))
-    _print_capacity(console, found)
+        result = runner.search(search_plan)
+    _print_capacity(console, result)
 
 
 def _print_capacity(console: Console, done: CapacityRun) -> None:
-    from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
+    from tritonctl.loadtest.report.capacity_text import (
+        CAPACITY_HEADINGS,
+        capacity_rows,
+        conclusion_lines,
+    )
 
     failure = _capacity_failure(done)
     if console.as_json:
         console.result(done.to_record(), "", failure)
     else:
         console.table({}, CAPACITY_HEADINGS, capacity_rows(done))
-        console.text("\n" + "\n".join(conclusion(done)) + "\n")
+        console.text("\n" + "\n".join(conclusion_lines(done)) + "\n")
     if failure:
         raise failure
 
@@ -214,17 +278,24 @@ def _print_capacity(console: Console, done: CapacityRun) -> None:
 def _capacity_failure(done: CapacityRun) -> TritonctlError | None:
     if done.interrupted:
         return InterruptionError(
-            f"interrupted; what was measured until then is in {done.folder}",
-            remedy="search again; --lowest and --highest make the search shorter",
+            f"interrupted; the measurements so far are in {done.folder}",
+            remedy="search again; --lowest and --highest shorten the search",
         )
     if done.server_gone:
-        return ServerError("the search ended early, server gone", remedy=_ENDS["server gone"][1])
-    if done.capacity.rate is None:
-        return SloMissedError(
-            "no rate was found that keeps the SLO",
-            remedy="give a lower --lowest, or a larger --budget",
+        return ServerError(
+            "the search ended early, server gone", remedy=_EARLY_ENDS["server gone"][1]
         )
-    return None
+    if done.capacity.rate is not None:
+        return None
+    if not any(trial.valid for trial in done.capacity.trials):
+        return InvalidMeasurementError(
+            "no rate gave a valid measurement: the load generator did not keep up",
+            remedy="use a lower --lowest, more --workers, or another machine for the load",
+        )
+    return SloMissedError(
+        "no rate keeps the SLO",
+        remedy="use a lower --lowest, or a larger --budget",
+    )
 
 
 app.command("compare")(loadtest_compare.command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl loadtest compare`: two load tests or servers, what differs beyond chance."""
+"""`tritonctl loadtest compare`: compare two load tests or servers for significant differences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tritonctl.cli import load_options as asked
-from tritonctl.cli import options
+from tritonctl.cli import load_options, options
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.loadtest.analysis.compare import Change, Estimate
     from tritonctl.loadtest.run.interleaving import Sides
     from tritonctl.project.schema import Project
@@ -24,7 +23,7 @@ Side = Annotated[
     str,
     typer.Argument(
         help="a run: its folder, or its name in .tritonctl/loadtests; runs separated by commas "
-        "count as one. Or HOST:PORT on both sides: both are loaded now, alternately",
+        "count as one. Or HOST:PORT on both sides: load both servers now, alternately",
         show_default=False,
     ),
 ]
@@ -34,40 +33,49 @@ Side = Annotated[
 def command(
     *,
     left: Side,
-    right: Side,
-    force: Annotated[
-        bool, typer.Option("--force", help="compare although their loads differ")
+    right: Annotated[str, typer.Argument(help="compared with LEFT; the same kinds")],
+    allow_different_loads: Annotated[
+        bool, typer.Option("--allow-different-loads", help="compare even if their loads differ")
     ] = False,
     scenario: Annotated[
         str | None,
         typer.Option(
-            "--scenario", help="load test to run on two servers", show_default="the only one"
+            "--scenario",
+            metavar="SCENARIO",
+            help="load test to run on two servers",
+            show_default="the only one",
         ),
     ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, help="rounds on two servers: A B, B A and so on")
     ] = 4,
-    rate: asked.Rate = None,
+    rate: load_options.Rate = None,
     duration: Annotated[
-        float | None, typer.Option("--duration", help="seconds of each run", show_default=False)
+        float | None,
+        typer.Option(
+            "--duration",
+            metavar="SECONDS",
+            help="seconds of a run",
+            show_default="the scenario's",
+        ),
     ] = None,
     access: options.AccessOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
     """Compare load tests: the change of each figure with its 99 % interval, or "no difference"."""
     from tritonctl.loadtest.analysis.compare import compare
 
-    console = voice.console()
+    console = output_options.console()
     if _two_endpoints(left, right):
         servers = [access.endpoint(url) for url in (left, right)]
         loaded = project.load()
         load = (scenario, rate, duration, project.profile)
         sides = _run(loaded, console, servers, rounds, load)
     else:
-        access.endpoint(None)  # refuses what only servers need
+        access.endpoint(None)  # rejects options that only servers need
         sides = _folders(left, project.path), _folders(right, project.path)
-    comparison = compare(*sides, force=force)
+    comparison = compare(*sides, force=allow_different_loads)
     for warning in comparison.warnings:
         console.warning(warning)
     for setting in comparison.settings:
@@ -91,7 +99,7 @@ def _two_endpoints(left: str, right: str) -> bool:
     servers = [side for side in (left, right) if is_endpoint(side)]
     if len(servers) == 1:
         raise UsageError(
-            f"`{servers[0]}` is a server, the other side is not",
+            f"`{servers[0]}` is a server, but the other side is a run",
             remedy="name two runs, or two servers as HOST:PORT",
         )
     return len(servers) > 1
@@ -107,17 +115,17 @@ def _run(
     """Load both servers alternately; each round has its own load, the same for both."""
     from tritonctl.loadtest.run.execution import LoadJob
     from tritonctl.loadtest.run.interleaving import run_interleaved
-    from tritonctl.loadtest.run.jobs import load_job, target_of
-    from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
+    from tritonctl.loadtest.run.jobs import create_load_job, resolve_target
+    from tritonctl.loadtest.run.plan import Overrides, select_scenario
 
     scenario, rate, duration, profile = load
-    name, written = chosen_scenario(project, scenario)
-    wanted = Overrides(rate=rate, duration_seconds=duration).applied(written)
-    targets = [target_of(project, wanted.protocol, server) for server in servers]
+    name, configured = select_scenario(project, scenario)
+    base_scenario = Overrides(rate=rate, duration_seconds=duration).apply_to(configured)
+    targets = [resolve_target(project, base_scenario.protocol, server) for server in servers]
 
     def job(side: int, number: int) -> LoadJob:
-        drawn = Overrides(seed=wanted.seed + number).applied(wanted)
-        return load_job(project, name, drawn, targets[side], profile=profile)
+        drawn = Overrides(seed=base_scenario.seed + number).apply_to(base_scenario)
+        return create_load_job(project, name, drawn, targets[side], profile=profile)
 
     sides, interrupted = run_interleaved(job, rounds, console)
     if interrupted and not sides[0]:
@@ -128,7 +136,7 @@ def _run(
 
 
 def _folders(side: str, project: Path | None) -> list[Path]:
-    """The folders that an argument names."""
+    """Return the folders that an argument names."""
     names = [side] if Path(side).is_dir() else [name for name in side.split(",") if name.strip()]
     return [_folder(name.strip(), project) for name in names]
 
@@ -138,21 +146,21 @@ def _folder(name: str, project: Path | None) -> Path:
 
     if Path(name).is_dir():
         return Path(name)
-    known: list[str] = []
-    why = None
+    run_names: list[str] = []
+    problem = None
     try:
         stored = options.ProjectOptions(project).load().state / "loadtests"
         if (stored / name).is_dir():
             return stored / name
-        known = sorted((path.name for path in stored.glob("*") if path.is_dir()), reverse=True)
+        run_names = sorted((path.name for path in stored.glob("*") if path.is_dir()), reverse=True)
     except TritonctlError as error:
-        why = error.problem
+        problem = error.problem
     raise UsageError(
         f"no load test `{name}`",
-        remedy=f"the latest: {', '.join(known[:5])}"
-        if known
+        remedy=f"the latest: {', '.join(run_names[:5])}"
+        if run_names
         else "run one: tritonctl loadtest run",
-        details=why,
+        details=problem,
     )
 
 
@@ -161,7 +169,7 @@ def _title(names: tuple[str, ...]) -> str:
 
 
 def _verdict(change: Change) -> str:
-    """The verdict; with no difference also how large a missed one could be."""
+    """Return the verdict; without a difference also the interval of a possible one."""
     if change.differs or change.low is None or change.high is None:
         return change.verdict
     unit = "points" if change.unit == "share" else "%"
@@ -169,7 +177,7 @@ def _verdict(change: Change) -> str:
 
 
 def _estimate(change: Change, estimate: Estimate) -> str:
-    """`12.3 ms [11.8, 12.9]`."""
+    """Format an estimate: `12.3 ms [11.8, 12.9]`."""
     scale, unit = (100, " %") if change.unit == "share" else (1, f" {change.unit}")
     low, high = (
         "?" if bound is None else f"{scale * bound:.4g}" for bound in (estimate.low, estimate.high)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl reload`: the running server takes a model's new version without losing requests."""
+"""`tritonctl reload`: load a model's new version without losing requests."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.server.reload import Reloaded
+    from tritonctl.runtimes.reload import ReloadResult
 
 
 @options.expand_options
 def command(
     *,
-    model: Annotated[str, typer.Argument(help="a model that was built again, or written by hand")],
+    model: Annotated[str, typer.Argument(help="a rebuilt or hand-written model")],
     ask: Annotated[
         bool,
-        typer.Option("--smoke/--no-smoke", help="send the new version a request before it serves"),
+        typer.Option("--smoke/--no-smoke", help="smoke-test the new version before it serves"),
     ] = True,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Serve what was built last; if it does not load or answer, the old version keeps serving."""
-    from tritonctl.server.reload import reload
+    """Serve the latest build; the old version keeps serving if the new one fails."""
+    from tritonctl.runtimes.reload import reload
 
-    console = voice.console()
-    done = reload(project.load(), model, console, ask=ask)
+    console = output_options.console()
+    done = reload(project.load(), model, console, smoke_test=ask)
     if done.abandoned:
         console.warning(f"{done.abandoned} streams of the old version did not end in time")
-    if done.held:
+    if done.retained_models:
         console.warning(
-            f"Triton keeps {', '.join(done.held)} in memory until it ends: cancelled requests hold "
-            "them; `tritonctl down` and `tritonctl up` free it"
+            f"cancelled requests keep {', '.join(done.retained_models)} in Triton's memory until "
+            "it stops: "
+            "`tritonctl down` and `tritonctl up` free it"
         )
     console.result(asdict(done), _summary(done))
 
 
-def _summary(done: Reloaded) -> str:
-    asked = f"; asked {done.smoke.asked!r}: {done.smoke.answered!r}" if done.smoke else ""
-    what = f"now serves {done.fingerprint[:16]}" if done.fingerprint else "is loaded again"
-    return f"{done.model} {what} ({done.seconds:.1f} s, {done.gap_seconds:.2f} s without it){asked}"
+def _summary(done: ReloadResult) -> str:
+    smoke_text = f"; answer to {done.smoke.request!r}: {done.smoke.answer!r}" if done.smoke else ""
+    outcome = f"now serves {done.fingerprint[:16]}" if done.fingerprint else "is reloaded"
+    times = f"{done.duration_seconds:.1f} s, {done.gap_seconds:.2f} s without it"
+    return f"{done.model} {outcome} ({times}){smoke_text}"

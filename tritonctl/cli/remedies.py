@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies repeat the options of the command that failed: their commands work as they stand."""
+"""Add the failed command's options to the commands in remedies, so that they can be pasted."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tritonctl.cli import application
 _COMMAND = re.compile(r"`tritonctl ([^`]*)`")
 
 
-def repeated(
+def with_project_options(
     remedy: str, path: Path | None, profile: str | None, overrides: list[str] | None
 ) -> str:
-    """The remedy whose commands have --project, --env and --set, where they take them."""
-    given = [("--project", str(path))] if path else []
-    given += [("--env", profile)] if profile else []
-    given += [("--set", override) for override in overrides or ()]
-    return _COMMAND.sub(partial(_completed, given), remedy) if given else remedy
+    """Return the remedy with --project, --env and --set added to commands that support them."""
+    options = [("--project", str(path))] if path else []
+    options += [("--env", profile)] if profile else []
+    options += [("--set", override) for override in overrides or ()]
+    return _COMMAND.sub(partial(_complete_command, options), remedy) if options else remedy
 
 
-def _completed(given: list[tuple[str, str]], match: re.Match[str]) -> str:
+def _complete_command(options: list[tuple[str, str]], match: re.Match[str]) -> str:
     words = match[1].split(" ")
-    command, verbs = _command(words)
-    taken = {option for parameter in command.params for option in parameter.opts}
+    command, verbs = _find_command(words)
+    supported = {option for parameter in command.params for option in parameter.opts}
     added = [
         f"{option} {shlex.quote(value)}"
-        for option, value in given
-        if option in taken and not _says(words, option, value)
+        for option, value in options
+        if option in supported and not _has_option(words, option, value)
     ]
     return f"`{' '.join(['tritonctl', *words[:verbs], *added, *words[verbs:]])}`"
 
 
-def _command(words: list[str]) -> tuple[Any, int]:
-    """The command that the words name, and how many of them are its verbs."""
+def _find_command(words: list[str]) -> tuple[Any, int]:
+    """Return the command that the words name, and the number of its verbs."""
     command: Any = typer.main.get_command(application(words))
     for count, word in enumerate(words):
         if word not in getattr(command, "commands", {}):
@@ -49,11 +49,11 @@ def _command(words: list[str]) -> tuple[Any, int]:
     return command, len(words)
 
 
-def _says(words: list[str], option: str, value: str) -> bool:
-    """Whether the remedy's own command has that option; of --set, for that field."""
+def _has_option(words: list[str], option: str, value: str) -> bool:
+    """Whether the remedy's command already has the option, for --set with the same field."""
     pairs: Iterator[tuple[str, str]] = zip(words, [*words[1:], ""], strict=True)
     field = value.partition("=")[0]
     return any(
-        word == option and (option != "--set" or other.partition("=")[0] == field)
-        for word, other in pairs
+        word == option and (option != "--set" or next_word.partition("=")[0] == field)
+        for word, next_word in pairs
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl render`: engines → model repository."""
+"""`tritonctl render`: render engines into a model repository."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def command(
     *,
     models: options.ModelsOption = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
     """Render the model repository; rendering twice changes nothing."""
     from tritonctl.repository.publish import render
 
-    console = voice.console()
-    rendered = render(options.chosen(project.load(), models), console)
+    console = output_options.console()
+    rendered = render(options.select_models(project.load(), models), console)
     record = {
         "repository": str(rendered.repository),
         "changed": rendered.changed,

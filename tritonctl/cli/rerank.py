@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl rerank`: a query and texts in; how well each answers it as JSON lines out."""
+"""`tritonctl rerank`: score texts against a query; output JSON lines."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def command(
     model: Annotated[str, typer.Argument(help="a model, such as reranker")],
     file: line_options.FileArgument = None,
     query: Annotated[
-        str | None, typer.Option(help="what each line is scored against; --jsonl lines have theirs")
+        str | None, typer.Option(help="query for every line; with --jsonl each has its own")
     ] = None,
     text: line_options.Texts = None,
     truncate: line_options.Truncate = None,
     lines: line_options.LineOptions,
     server: ServerOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Score each line against a query, or each query's documents: a line of JSON with scores."""
+    """Score each line against a query, or each query's documents, as JSON lines."""
     from tritonctl.protocol.tasks import RowOptions
 
     if query is None and not lines.jsonl:
         raise UsageError(
-            "no query is given",
-            remedy='write --query TEXT, or --jsonl for lines such as {"query": "…", "documents": '
+            "there is no query",
+            remedy='add --query TEXT, or --jsonl for lines such as {"query": "…", "documents": '
             '["…"]}',
         )
-    question = line_options.Question(
+    question = line_options.ItemRequest(
         "rerank", model, TASKS, RowOptions(truncate=truncate), file, text or (), query=query
     )
-    with server.of_model(project, model, TASKS) as at:
-        line_options.ask(voice.console(), at, question, lines)
+    with server.open_model_endpoint(project, model, TASKS) as endpoint:
+        line_options.process_items(output_options.console(), endpoint, question, lines)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl rollout`: a new release beside the one that serves."""
+"""`tritonctl rollout`: move traffic to a new release step by step."""
 
 from __future__ import annotations
 
 import typer
 
 from tritonctl.cli import (
-    rollout_asks,
+    rollout_commands,
     rollout_compare,
     rollout_differences,
     rollout_start,
@@ -14,19 +14,19 @@ from tritonctl.cli import (
 )
 
 app = typer.Typer(
-    no_args_is_help=True, help="Move users to a new release, judged beside the one that serves."
+    no_args_is_help=True, help="Move traffic to a new release and compare it with the live one."
 )
 app.command(name="start")(rollout_start.command)
 app.command(name="status")(rollout_status.status)
 app.command(name="watch")(rollout_status.watch)
-app.command(name="pause")(rollout_asks.pause)
-app.command(name="resume")(rollout_asks.resume)
-app.command(name="promote")(rollout_asks.promote)
-app.command(name="abort")(rollout_asks.abort)
+app.command(name="pause")(rollout_commands.pause)
+app.command(name="resume")(rollout_commands.resume)
+app.command(name="promote")(rollout_commands.promote)
+app.command(name="abort")(rollout_commands.abort)
 app.command(name="differences")(rollout_differences.command)
 app.command(name="compare")(rollout_compare.command)
 
 
 @app.callback()
 def root() -> None:
-    """Move users to a new release, judged beside the one that serves."""
+    """Move traffic to a new release and compare it with the live one."""

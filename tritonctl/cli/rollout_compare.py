@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl rollout compare`: the answers of two versions, and what differs by more."""
+"""`tritonctl rollout compare`: compare the answers of two versions beyond noise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +15,16 @@ from tritonctl.cli import options
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.protocol.channel import Endpoint
-    from tritonctl.rollout.compare import Comparison, Figure, Share
+    from tritonctl.protocol.tasks import ServedTask
+    from tritonctl.rollout.compare import (
+        ComparedQuestion,
+        ComparisonMeasure,
+        ShareInterval,
+        VersionComparison,
+    )
+    from tritonctl.rollout.replay_prompts import ReplayPrompt, ReplaySettings
 
 Side = Annotated[
     str,
@@ -24,64 +32,83 @@ Side = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How the prompts are sent."""
+
+    max_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens of an answer")] = 64
+    in_flight: Annotated[int, typer.Option(min=1, max=256, help="requests at once")] = 4
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="seconds for a whole request")
+    ] = 60.0
+
+    def settings(self) -> ReplaySettings:
+        """Return the settings of the replay."""
+        from tritonctl.rollout.replay_prompts import ReplaySettings
+
+        return ReplaySettings(self.max_tokens, self.in_flight, self.timeout)
+
+
 @options.expand_options
 def command(
     *,
     a: Side,
-    b: Side,
+    b: Annotated[str, typer.Argument(help="compared with A; the same kinds")],
     prompts: Annotated[
         Path,
         typer.Option(
-            help="a question on each line; in .jsonl an object with text_input, or query and "
+            metavar="FILE",
+            help="one prompt per line; in .jsonl an object with text_input, or query and "
             "documents, as a rollout with `keep_prompts` records them",
             show_default=False,
         ),
     ],
     model: Annotated[
-        str | None, typer.Option("--model", help="a model", show_default="the project's only one")
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="model to query", show_default="the project's only one"
+        ),
     ] = None,
     tolerated: Annotated[
         float,
-        typer.Option(min=0.0, max=1.0, help="share of the questions that B may answer otherwise"),
+        typer.Option(
+            metavar="SHARE", min=0.0, max=1.0, help="prompts that B may answer differently"
+        ),
     ] = 0.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="of a generated text")] = 64,
-    in_flight: Annotated[int, typer.Option(min=1, max=256, help="questions at once")] = 4,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for a request")] = 60.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="the report, one HTML file")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="the report, one HTML file"),
     ] = None,
     show_prompts: Annotated[
-        bool, typer.Option("--show-prompts", help="prompts and answers in the report and --json")
+        bool, typer.Option("--show-prompts", help="include the prompts and answers")
     ] = False,
+    replay: ReplayOptions,
     access: options.AccessOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Ask A twice and B once: what differs beyond the noise that A has with itself."""
-    from tritonctl.rollout.asking import Settings, ask_both, questions, served_alike
-    from tritonctl.rollout.compare import compared
+    """Query A twice and B once; find differences beyond A's own noise."""
+    from tritonctl.rollout.compare import compare_answers
+    from tritonctl.rollout.replay_prompts import read_prompts, require_same_task
 
-    console = voice.console()
-    with ExitStack() as ended:
-        left, right = (ended.enter_context(_side(one, access, project, console)) for one in (a, b))
-        sides = left, right
-        served = served_alike(*sides, model or _only_model(project))
-        asked = questions(prompts, served.task.name, served.model)
-        with console.step(f"Asking {len(asked)} questions of both") as step:
-            settings = Settings(max_tokens, in_flight, timeout)
-            answered, failed = ask_both(
-                sides, served, asked, settings, lambda done: step.update(f"{done} of {len(asked)}")
-            )
-    comparison = compared(
+    console = output_options.console()
+    with ExitStack() as stack:
+        left, right = (
+            stack.enter_context(_side(name, access, project, console)) for name in (a, b)
+        )
+        target = require_same_task(left, right, model or _only_model(project))
+        questions = read_prompts(prompts, target.task.name, target.model)
+        answered, failed = _replay((left, right), target, questions, replay.settings(), console)
+    comparison = compare_answers(
         answered,
         (a, b),
-        (served.model, served.task.name),
+        (target.model, target.task.name),
         tolerated=tolerated,
-        shown=show_prompts,
+        show_texts=show_prompts,
         failed=failed,
     )
     if output is not None:
-        _write(comparison, output, shown=show_prompts)
+        _write(comparison, output, show_prompts=show_prompts)
     _conclude(console, comparison, output)
 
 
@@ -94,10 +121,26 @@ def _side(
         assert endpoint is not None  # noqa: S101 - one is named
         yield endpoint
         return
-    from tritonctl.rollout.sides import release_served
+    from tritonctl.rollout.comparison_targets import release_endpoint
 
-    with release_served(project.load(), side, console) as endpoint:
+    with release_endpoint(project.load(), side, console) as endpoint:
         yield endpoint
+
+
+def _replay(
+    sides: tuple[Endpoint, Endpoint],
+    target: ServedTask,
+    prompts: Sequence[ReplayPrompt],
+    settings: ReplaySettings,
+    console: Console,
+) -> tuple[list[ComparedQuestion], list[str]]:
+    """Query both servers, show the progress, and return answers and failures."""
+    from tritonctl.rollout.replay_prompts import ask_both_servers
+
+    with console.step(f"Asking {len(prompts)} questions of both") as step:
+        return ask_both_servers(
+            sides, target, prompts, settings, lambda done: step.update(f"{done} of {len(prompts)}")
+        )
 
 
 def _only_model(project: options.ProjectOptions) -> str:
@@ -109,44 +152,49 @@ def _only_model(project: options.ProjectOptions) -> str:
     )
 
 
-def _write(comparison: Comparison, output: Path, *, shown: bool) -> None:
+def _write(comparison: VersionComparison, output: Path, *, show_prompts: bool) -> None:
     from tritonctl.host.files import write_atomically
     from tritonctl.rollout.comparison_page import comparison_page
 
     title = f"{comparison.b} compared with {comparison.a}"
-    write_atomically(output, comparison_page([comparison], title=title, shown=shown))
+    write_atomically(output, comparison_page([comparison], title=title, show_texts=show_prompts))
 
 
-def _conclude(console: Console, comparison: Comparison, output: Path | None) -> None:
+def _conclude(console: Console, comparison: VersionComparison, output: Path | None) -> None:
     record = {**comparison.as_record(), "report": str(output) if output else None}
-    console.table(record, ("", "A, or A and A (noise)", "B, or A and B"), rows_of(comparison))
+    console.table(
+        record, ("", "A, or A and A (noise)", "B, or A and B"), comparison_rows(comparison)
+    )
     for line in comparison.failed[:5]:
         console.warning(line)
     if len(comparison.failed) > 5:  # noqa: PLR2004 - the first ones say what it is
-        console.warning(f"{len(comparison.failed) - 5} more have no answer")
+        console.warning(f"{len(comparison.failed) - 5} more failed")
     if output is not None:
         console.note(f"→ {output}")
 
 
-def rows_of(comparison: Comparison) -> list[list[str]]:
-    """A comparison as a table."""
+def comparison_rows(comparison: VersionComparison) -> list[list[str]]:
+    """Return the table rows of a comparison."""
     return [
         [
-            "questions with another answer",
+            "prompts with another answer",
             _share(comparison.noise, comparison.questions),
             _share(comparison.different, comparison.questions),
         ],
         *([figure.name, *_values(figure)] for figure in comparison.figures),
-        *([one.name, f"{one.a_ms:.1f} ms", f"{one.b_ms:.1f} ms"] for one in comparison.durations),
+        *(
+            [duration.name, f"{duration.a_ms:.1f} ms", f"{duration.b_ms:.1f} ms"]
+            for duration in comparison.durations
+        ),
         ["evidence", "", f"{comparison.evidence:.3g} of {comparison.limit:.0f}"],
         ["B is", "", comparison.verdict],
     ]
 
 
-def _share(share: Share, whole: int) -> str:
+def _share(share: ShareInterval, total: int) -> str:
     low, high = 100 * share.low, 100 * share.high
-    return f"{share.count} of {whole} = {100 * share.share:.1f} % [{low:.1f}, {high:.1f}]"
+    return f"{share.count} of {total} = {100 * share.share:.1f} % [{low:.1f}, {high:.1f}]"
 
 
-def _values(figure: Figure) -> list[str]:
-    return ["-" if one is None else f"{one:.4g}" for one in (figure.noise, figure.difference)]
+def _values(figure: ComparisonMeasure) -> list[str]:
+    return ["-" if value is None else f"{value:.4g}" for value in (figure.noise, figure.difference)]

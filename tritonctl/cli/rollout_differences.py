@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl rollout differences`: what the shadow of a rollout has found so far."""
+"""`tritonctl rollout differences`: show the differences that a rollout's shadow has found."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tritonctl.cli import options
-from tritonctl.cli.rollout_compare import rows_of
+from tritonctl.cli.rollout_compare import comparison_rows
 from tritonctl.cli.rollout_status import NumberOption
 
 if TYPE_CHECKING:
-    from tritonctl.rollout.standing import Rollout
+    from tritonctl.rollout.status import RolloutStatus
 
 
 @options.expand_options
@@ -21,70 +21,73 @@ def command(
     *,
     number: NumberOption = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="the report, one HTML file")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="the report, one HTML file"),
     ] = None,
     show_prompts: Annotated[
         bool,
-        typer.Option(
-            "--show-prompts", help="prompts and answers, where rollout.keep_prompts has kept them"
-        ),
+        typer.Option("--show-prompts", help="include the prompts and answers"),
     ] = False,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Show how the candidate's answers differ from stable's. Asks no server."""
+    """Show how the candidate's answers differ from stable's; contacts no server."""
     from tritonctl.host.files import write_atomically
     from tritonctl.rollout.comparison_page import comparison_page
-    from tritonctl.rollout.shadow.comparing import found_comparisons
-    from tritonctl.rollout.shadow.found import Counts
-    from tritonctl.rollout.standing import rollout
+    from tritonctl.rollout.shadow.comparing import shadow_comparisons
+    from tritonctl.rollout.shadow.comparison_log import ShadowCounts
+    from tritonctl.rollout.status import rollout_status
 
-    console = voice.console()
-    found = rollout(project.load(), number)
-    names = _names(found)
-    comparisons = found_comparisons(
-        found.folder, names, tolerated=_tolerated(found), shown=show_prompts
+    console = output_options.console()
+    status = rollout_status(project.load(), number)
+    names = _release_names(status)
+    comparisons = shadow_comparisons(
+        status.folder, names, tolerated=_tolerated(status), show_texts=show_prompts
     )
-    counts = Counts.read(found.folder)
+    counts = ShadowCounts.read(status.folder)
     if output is not None:
-        title = f"rollout {found.number}: {names[1]} compared with {names[0]}"
-        page = comparison_page(comparisons, title=title, shown=show_prompts, counts=counts)
+        title = f"rollout {status.number}: {names[1]} compared with {names[0]}"
+        page = comparison_page(comparisons, title=title, show_texts=show_prompts, counts=counts)
         write_atomically(output, page)
     record = {
-        "rollout": found.number,
+        "rollout": status.number,
         "comparisons": [each.as_record() for each in comparisons],
         "copies": {
-            "taken": counts.copies,
+            "total": counts.copies,
             "compared": counts.compared,
-            "left": [{"why": why, "count": count} for why, count in counts.left.items()],
+            "skipped": [
+                {"reason": reason, "count": count} for reason, count in counts.left.items()
+            ],
         },
         "report": str(output) if output else None,
     }
-    rows = [row for each in comparisons for row in [["model", each.model, ""], *rows_of(each)]]
+    rows = [
+        row for each in comparisons for row in [["model", each.model, ""], *comparison_rows(each)]
+    ]
     rows.append(["copies of requests", str(counts.copies), ""])
     rows.append(["compared", str(counts.compared), ""])
-    rows += [[f"left: {why}", str(count), ""] for why, count in counts.left.items()]
+    rows += [[f"left: {reason}", str(count), ""] for reason, count in counts.left.items()]
     console.table(record, ("", "A, or A and A (noise)", "B, or A and B"), rows)
     if not comparisons:
-        console.note(_why_none(found))
+        console.note(_missing_comparison_text(status))
     if output is not None:
         console.note(f"→ {output}")
 
 
-def _why_none(found: Rollout) -> str:
-    if not found.state.about.get("settings", {}).get("shadow"):
+def _missing_comparison_text(status: RolloutStatus) -> str:
+    if not status.state.details.get("settings", {}).get("shadow"):
         return (
-            "it has no shadow: set `rollout.shadow`, the share of the requests that are asked of "
-            "both; or ask them yourself: `tritonctl rollout compare`"
+            "it has no shadow: set `rollout.shadow`, the share of requests copied to both "
+            "versions; or compare with prompts: `tritonctl rollout compare`"
         )
-    return "nothing is compared yet: requests come through the gateway, when servers have room"
+    return "no comparisons yet: the shadow copies gateway requests when servers have capacity"
 
 
-def _names(found: Rollout) -> tuple[str, str]:
-    about = found.state.about
+def _release_names(status: RolloutStatus) -> tuple[str, str]:
+    about = status.state.details
     return str(about.get("stable") or "stable"), str(about.get("release") or "candidate")
 
 
-def _tolerated(found: Rollout) -> float:
-    settings = found.state.about.get("settings", {})
+def _tolerated(status: RolloutStatus) -> float:
+    settings = status.state.details.get("settings", {})
     return float(settings.get("tolerated", {}).get("divergence", 0.0))

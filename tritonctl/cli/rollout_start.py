@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl rollout start`: a release to all users, step by step."""
+"""`tritonctl rollout start`: move all traffic to a release, step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tritonctl.cli.cluster_options import ClusterOptions
 
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
-    from tritonctl.rollout.places import Place
+    from tritonctl.rollout.platforms import RolloutPlatform
 
 
 @options.expand_options
@@ -23,38 +23,40 @@ def command(
     ],
     breaking: Annotated[
         bool,
-        typer.Option("--breaking", help="also if clients may fail with its other tensors"),
+        typer.Option("--breaking", help="allow tensor changes that may break clients"),
     ] = False,
     cluster: ClusterOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Load a release beside the one that serves, and move users to it as `rollout:` says.
+    """Load a release next to the live one, and move traffic to it as `rollout:` says.
 
-    A controller in the background judges it every second, and takes all users back when it is
-    worse. This command returns once that has begun.
+    A controller in the background evaluates it every second, and rolls back if it is worse. This
+    command returns once the controller runs.
     """
-    from tritonctl.cli.console.rollout_view import plain
+    from tritonctl.cli.console.rollout_view import plain_text
     from tritonctl.rollout.starting import start
-    from tritonctl.rollout.steering import Source
+    from tritonctl.rollout.steering import ProjectSource
 
-    console, loaded = voice.console(), project.load()
-    source = Source(project.path, project.profile, project.overrides or ())
-    place = _place(loaded, cluster)
-    found = start(loaded, source, release, console, breaking=breaking, place=place)
-    console.result(found.record(), plain(found).rstrip("\n"))
-    console.note("watch it: tritonctl rollout watch; take its users back: tritonctl rollout abort")
+    console, loaded = output_options.console(), project.load()
+    source = ProjectSource(project.path, project.profile, project.overrides or ())
+    platform = _platform(loaded, cluster)
+    status = start(loaded, source, release, console, breaking=breaking, platform=platform)
+    console.result(status.record(), plain_text(status).rstrip("\n"))
+    console.note("watch it: tritonctl rollout watch; roll back: tritonctl rollout abort")
 
 
-def _place(project: Project, cluster: ClusterOptions) -> Place | None:
-    """None: this machine."""
+def _platform(project: Project, cluster: ClusterOptions) -> RolloutPlatform | None:
+    """Return the cluster's platform; None for this machine."""
     kubectl = cluster.kubectl()
     if kubectl is None:
         return None
-    from tritonctl.rollout.kubernetes import Cluster
-    from tritonctl.server.kubernetes.chart import installation_name
-    from tritonctl.server.kubernetes.kubectl import name
+    from tritonctl.rollout.kubernetes_environment import KubernetesPlatform
+    from tritonctl.runtimes.kubernetes.chart import installation_name
+    from tritonctl.runtimes.kubernetes.kubectl import require_name
 
-    given = cluster.release_name
-    chosen = name("--release-name", given) if given else installation_name(project)
-    return Cluster(project, kubectl, chosen)
+    release_name = cluster.release_name
+    chosen = (
+        require_name("--release-name", release_name) if release_name else installation_name(project)
+    )
+    return KubernetesPlatform(project, kubectl, chosen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl schema`: the JSON schema of tritonctl.yaml, for editors, or of a release."""
+"""`tritonctl schema`: print the JSON schema of tritonctl.yaml, for editors, or of a release."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from tritonctl.cli import options
 @options.expand_options
 def command(
     *,
-    of: Annotated[
+    kind: Annotated[
         Literal["project", "release"],
         typer.Argument(help="tritonctl.yaml, or the release.json of a release"),
     ] = "project",
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Print the JSON schema of tritonctl.yaml; under --json in one line."""
+    """Print the JSON schema of tritonctl.yaml; with --json in one line."""
     from tritonctl.project.schema import Project
-    from tritonctl.releases.manifest import Release
+    from tritonctl.releases.manifest import ReleaseManifest
 
-    described = Project if of == "project" else Release
+    described = Project if kind == "project" else ReleaseManifest
     schema = described.model_json_schema(by_alias=True)
-    voice.console().result(schema, json.dumps(schema, indent=2, ensure_ascii=False))
+    indent = None if output_options.as_json else 2
+    text = json.dumps(schema, indent=indent, ensure_ascii=False)
+    output_options.console().text(f"{text}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that say which server a verb asks: the project's, one by its address, a cluster's."""
+"""Options that select a server: the project's, one by its address, or a cluster's."""
 
 from __future__ import annotations
 
@@ -17,39 +17,42 @@ if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.metrics import Metrics
-    from tritonctl.server.kubernetes.installation import Installation, Way
+    from tritonctl.runtimes.kubernetes.installation import ChartInstallation, ForwardedPort
 
 TEXT = ("text_generation",)
 
 
 @dataclass(frozen=True)
-class Named:
-    """The server that the options name. installation, and the way into it: of a cluster."""
+class NamedServer:
+    """The server that the options name; a cluster's has an installation and a connection."""
 
     url: str | None
     access: AccessOptions
-    installation: Installation | None = None
-    way: Way | None = None
+    installation: ChartInstallation | None = None
+    connection: ForwardedPort | None = None
 
     def endpoint(self) -> Endpoint | None:
-        """Where it is now; None: no server is named. Raises ClusterError, UsageError."""
-        if self.way is None:
-            return self.access.endpoint(self.url)
-        return self.access.endpoint(self.way.address(), name=self.way.name)
+        """Return the current endpoint; None if no server is named.
 
-    def of_model(
+        Raises ClusterError, UsageError.
+        """
+        if self.connection is None:
+            return self.access.endpoint(self.url)
+        return self.access.endpoint(self.connection.address(), name=self.connection.name)
+
+    def model_endpoint(
         self, project: ProjectOptions, model: str, tasks: Collection[str] = TEXT
     ) -> Endpoint:
-        """The same, or the project's running server, which has such a model.
+        """Return the named endpoint, or the project's server after checking the model.
 
-        Raises ServerError when none runs, UsageError where the project's has no model of that name,
-        or one of another task.
+        Raises ServerError if none runs, UsageError if the project's server has no such model or the
+        model has another task.
         """
-        from tritonctl.protocol.asking import refuse_other_task
-        from tritonctl.server.lifecycle import running_server
+        from tritonctl.protocol.task_usage import refuse_other_task
+        from tritonctl.runtimes.lifecycle import running_server
 
-        if (named := self.endpoint()) is not None:
-            return named
+        if (named_endpoint := self.endpoint()) is not None:
+            return named_endpoint
         loaded = project.load()
         server = running_server(loaded)
         if model not in server.models:
@@ -61,77 +64,77 @@ class Named:
         return server.endpoint
 
     @contextmanager
-    def described(self, project: Project) -> Iterator[Endpoint | None]:
-        """Who says what is served, where a cluster's gateway does not; None: who is asked.
+    def description_endpoint(self, project: Project) -> Iterator[Endpoint | None]:
+        """Yield the endpoint that describes the models, if a cluster's gateway does not; or None.
 
-        The options say how the gateway is reached, `server.tls` of the project how Triton is.
+        The options configure access to the gateway, the project's `server.tls` access to Triton.
         """
         if self.installation is None:
             yield None
             return
         from tritonctl.protocol.channel import Endpoint
-        from tritonctl.server.security.certificate_checks import client_tls
+        from tritonctl.security.certificate_checks import client_tls
 
-        with self.installation.triton() as way:
-            yield Endpoint(way.address(), client_tls(project, way.name))
+        with self.installation.triton() as connection:
+            yield Endpoint(connection.address(), client_tls(project, connection.name))
 
     @contextmanager
     def metrics(self, url: str | None) -> Iterator[Callable[[], Metrics] | None]:
-        """What reads the engines' metrics: at `url`, of a cluster's pods; None: nobody knows."""
+        """Yield a reader of the engines' metrics, at `url` or of a cluster's pods; or None."""
         if url is not None:
             from tritonctl.protocol.metrics import scrape
-            from tritonctl.server.top.watching import metrics_address
+            from tritonctl.top.watching import metrics_address
 
             yield partial(scrape, metrics_address(url))
         elif self.installation is None:
             yield None
         else:
-            from tritonctl.server.kubernetes.metrics import PodMetrics
+            from tritonctl.runtimes.kubernetes.metrics import InstallationMetrics
 
-            with PodMetrics(self.installation) as pods:
-                with suppress(TritonctlError):  # what is not there yet, is looked for again
+            with InstallationMetrics(self.installation) as pods:
+                with suppress(TritonctlError):  # missing pods are looked up again later
                     pods.open()
-                yield pods.lasting
+                yield pods.read_monotonic
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Which server a verb asks, and how it is reached."""
+    """The server of a verb and how to reach it."""
 
     url: UrlOption = None
     access: AccessOptions = field(default_factory=AccessOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
     @contextmanager
-    def named(
+    def open_server(
         self, project: ProjectOptions | Project, *, past_gateway: bool = False
-    ) -> Iterator[Named]:
-        """The server that is named, as long as the context lasts: a cluster's port is forwarded.
+    ) -> Iterator[NamedServer]:
+        """Yield the named server; forwards a port of a cluster during the context.
 
-        past_gateway: of a Triton pod there, for what a gateway refuses.
+        past_gateway: connect to a Triton pod, for requests that a gateway rejects.
 
-        Raises ClusterError, HostError, UsageError; ClusterError also in place of a ServerError of
-        the body, where it was kubectl that ended.
+        Raises ClusterError, HostError, UsageError; replaces a ServerError of the body by
+        ClusterError if kubectl has ended.
         """
         installation = self.cluster.installation(project)
         if installation is None:
-            yield Named(self.url, self.access)
+            yield NamedServer(self.url, self.access)
             return
         if self.url is not None:
             raise UsageError(
-                "--on kubernetes and --url name two servers", remedy="leave one of them out"
+                "--on kubernetes and --url name two servers", remedy="drop one of the two options"
             )
-        with installation.triton() if past_gateway else installation.gateway() as way:
+        with installation.triton() if past_gateway else installation.gateway() as connection:
             try:
-                yield Named(None, self.access, installation, way)
+                yield NamedServer(None, self.access, installation, connection)
             except ServerError:
-                way.require_alive()
+                connection.require_alive()
                 raise
 
     @contextmanager
-    def of_model(
+    def open_model_endpoint(
         self, project: ProjectOptions, model: str, tasks: Collection[str] = TEXT
     ) -> Iterator[Endpoint]:
-        """The server that is asked about a model. Raises as `named` and `Named.of_model`."""
-        with self.named(project) as named:
-            yield named.of_model(project, model, tasks)
+        """Yield the endpoint for a model. Raises as open_server and NamedServer.model_endpoint."""
+        with self.open_server(project) as named_server:
+            yield named_server.model_endpoint(project, model, tasks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl smoke`: a few valid requests to every model of a running Triton, and their answers."""
+"""`tritonctl smoke`: send valid requests to every model of a running Triton and check answers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tritonctl.cli import options
-from tritonctl.cli.cluster_options import project_here
+from tritonctl.cli.cluster_options import find_project
 from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.server_options import Named
+    from tritonctl.cli.server_options import NamedServer
     from tritonctl.project.schema import Project
     from tritonctl.protocol.channel import Endpoint
-    from tritonctl.server.kubernetes.installation import Installation
-    from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
-    from tritonctl.server.smoke.run import Plan
+    from tritonctl.runtimes.kubernetes.installation import ChartInstallation
+    from tritonctl.smoke.outcomes import SmokeOutcome, SmokeReport
+    from tritonctl.smoke.run import SmokePlan
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
 
@@ -29,31 +29,30 @@ def command(
     *,
     server: ServerOptions,
     metrics_url: options.MetricsUrlOption = None,
-    models: Annotated[
-        list[str] | None,
-        typer.Option("--models", help="these models alone: a,b", show_default="all"),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for each request")] = 30.0,
+    models: options.ModelsOption = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="seconds for a whole request")
+    ] = 30.0,
     cancellation: Annotated[
         bool, typer.Option("--cancellation/--no-cancellation", help="cancel one stream")
     ] = True,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Send every ready model valid requests and judge the answers; exit code 7 when one fails."""
+    """Send valid requests to every ready model and check the answers; exit code 7 on failure."""
     from dataclasses import replace
 
-    from tritonctl.server.smoke.run import smoke_server
+    from tritonctl.smoke.run import smoke_server
 
-    console = voice.console()
+    console = output_options.console()
     with (
-        server.named(project, past_gateway=True) as named,
-        named.metrics(metrics_url) as metrics,
+        server.open_server(project, past_gateway=True) as named_server,
+        named_server.metrics(metrics_url) as metrics,
     ):
-        plan = _plan(named, project)
+        plan = _plan(named_server, project)
         plan = replace(
             plan,
-            models=tuple(options.listed(models)) or plan.models,
+            models=tuple(options.split_names([models or ""])) or plan.models,
             metrics=metrics or plan.metrics,
             seconds=timeout,
             cancellation=cancellation,
@@ -61,40 +60,42 @@ def command(
         report = smoke_server(plan, console)
     rows = [(o.model, o.check, _MARKS[o.status], o.detail) for o in report.outcomes]
     failure = _failure(report)
-    console.table(report.as_record(), ("model", "check", "", "what was seen"), rows, failure)
+    console.table(report.as_record(), ("model", "check", "", "result"), rows, failure)
     console.note(report.summary())
     if failure:
         raise failure
 
 
-def _plan(named: Named, project: options.ProjectOptions) -> Plan:
-    """The project's own server with what its state says, or the address alone."""
+def _plan(named_server: NamedServer, project: options.ProjectOptions) -> SmokePlan:
+    """Return the plan for the project's server with its state, or for an address."""
     from tritonctl.protocol.metrics import scrape
-    from tritonctl.server.lifecycle import running_server
-    from tritonctl.server.smoke.run import Plan
+    from tritonctl.runtimes.lifecycle import running_server
+    from tritonctl.smoke.run import SmokePlan
 
-    at = named.endpoint()
-    if at is not None and named.installation is not None:
-        return _plan_of_cluster(at, named.installation, project_here(project))
+    endpoint = named_server.endpoint()
+    if endpoint is not None and named_server.installation is not None:
+        return _cluster_plan(endpoint, named_server.installation, find_project(project))
     try:
         opened = project.load()
         state = running_server(opened)
     except (ConfigurationError, ServerError):
-        if at is None:
+        if endpoint is None:
             raise
-        return Plan(at)
-    if at is None or at.url == state.grpc_url:
-        return Plan(state.endpoint, metrics=partial(scrape, state.metrics_url), project=opened)
-    return Plan(at)
+        return SmokePlan(endpoint)
+    if endpoint is None or endpoint.url == state.grpc_url:
+        return SmokePlan(state.endpoint, metrics=partial(scrape, state.metrics_url), project=opened)
+    return SmokePlan(endpoint)
 
 
-def _plan_of_cluster(at: Endpoint, installation: Installation, project: Project | None) -> Plan:
-    """The project's public models: a server of tritonctl's keeps the list of all to itself."""
-    from tritonctl.server.smoke.run import Plan
+def _cluster_plan(
+    endpoint: Endpoint, installation: ChartInstallation, project: Project | None
+) -> SmokePlan:
+    """Return the plan for a cluster: the project's public models, as the server lists none."""
+    from tritonctl.smoke.run import SmokePlan
 
     server = f"--on kubernetes{installation.kubectl.flags} --release-name {installation.name}"
     models = tuple(project.public) if project else ()
-    return Plan(at, models, project=project, named=server)
+    return SmokePlan(endpoint, models, project=project, server_option=server)
 
 
 def _failure(report: SmokeReport) -> ServerError | None:
@@ -103,17 +104,17 @@ def _failure(report: SmokeReport) -> ServerError | None:
     models = sorted({failure.model for failure in report.failures})
     return ServerError(
         f"{len(report.failures)} of {len(report.outcomes)} checks failed: {', '.join(models)}",
-        remedy="repeat one of them as shown, and read `tritonctl logs`",
-        details="\n".join(map(_explained, report.failures)),
+        remedy="repeat a request as shown, and read `tritonctl logs`",
+        details="\n".join(map(_failure_details, report.failures)),
     )
 
 
-def _explained(failure: Outcome) -> str:
+def _failure_details(failure: SmokeOutcome) -> str:
     import json
 
     lines = [f"{failure.model}: {failure.check}: {failure.detail}"]
     if failure.request is not None:
-        lines += [f"  the request: {json.dumps(failure.request, ensure_ascii=False)}"]
+        lines += [f"  request: {json.dumps(failure.request, ensure_ascii=False)}"]
     if failure.repeat:
-        lines += [f"  again: {failure.repeat}"]
+        lines += [f"  repeat: {failure.repeat}"]
     return "\n".join(lines)

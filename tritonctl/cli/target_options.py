@@ -1,72 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that describe the machine that a repository is checked for."""
+"""Options that describe the target machine of a repository check."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from tritonctl.cli.vocabulary import TARGET
+
 if TYPE_CHECKING:
-    from tritonctl.checks.repository import Target
+    from tritonctl.checks.repository import CheckTarget
     from tritonctl.project.schema import Project
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What the machine has; this machine's where an option is absent."""
+    """The target machine; an absent option means the value of this machine."""
+
+    panel: ClassVar[str] = TARGET
 
     target_version: Annotated[
         str | None,
-        typer.Option("--target-version", help="of Triton: 2.51.0, or a release such as 24.10"),
+        typer.Option(
+            "--target-version",
+            metavar="VERSION",
+            help="Triton version: 2.51.0, or a release like 24.10",
+        ),
     ] = None
     cores: Annotated[
         int | None,
-        typer.Option(min=1, help="CPU cores of the target", show_default="this machine's"),
+        typer.Option(min=1, help="CPU cores", show_default="this machine's"),
     ] = None
     memory: Annotated[
         str | None,
-        typer.Option(help="memory of the target, e.g. 64G", show_default="this machine's"),
+        typer.Option(metavar="SIZE", help="memory, e.g. 64G", show_default="this machine's"),
     ] = None
     shm_size: Annotated[
         str | None,
         typer.Option(
             "--shm-size",
-            help="size of the target's /dev/shm, e.g. 64m",
+            metavar="SIZE",
+            help="size of /dev/shm, e.g. 64m",
             show_default="this machine's",
         ),
     ] = None
-    gpus: Annotated[
+    gpu_memory: Annotated[
         str | None,
-        typer.Option(help="GPUs of the target by memory: 24G,24G, or none", show_default="unknown"),
+        typer.Option(
+            metavar="SIZE",
+            help="memory of each GPU: 24G,24G, or none",
+            show_default="unknown",
+        ),
     ] = None
     not_completed: Annotated[
         bool,
         typer.Option(
             "--disable-auto-complete-config",
-            help="the target's Triton is started with this option, and completes no configuration",
+            help="Triton runs there with this option",
         ),
     ] = False
 
-    def target(self, project: Project | None, *, version: str | None, here: bool) -> Target:
-        """This machine, or the project's container, where the options do not say otherwise.
+    def target(
+        self, project: Project | None, *, version: str | None, is_local: bool
+    ) -> CheckTarget:
+        """Return the target: the options, else this machine or the project's container.
 
-        version: the server's, where no option says it. here: whether the repository is served on
-        this machine, as far as known. Raises UsageError.
+        version: the server's version, used without an explicit one. is_local: whether this machine
+        serves the repository, as far as known. Raises UsageError.
         """
-        from tritonctl.checks.repository import Target
-        from tritonctl.checks.target import described, this_host
+        from tritonctl.checks.repository import CheckTarget
+        from tritonctl.checks.target import target_from_host, target_from_options
 
-        target = Target.named(self.target_version or version)
-        if here:
-            target = this_host(target)
+        target = CheckTarget.from_name(self.target_version or version)
+        if is_local:
+            target = target_from_host(target)
         if project is not None:
-            from tritonctl.repository.target import of_project
+            from tritonctl.repository.target import EMBEDDED_BACKENDS, with_project_facts
 
-            target = of_project(target, project)
+            target = with_project_facts(target, project)
+            if project.server.mode == "embedded" and self.target_version is None and is_local:
+                target = replace(target, backends=EMBEDDED_BACKENDS)
         # Known vulnerabilities are only reported for a version that the user named.
-        named = self.target_version is not None
+        is_explicit = self.target_version is not None
         completes = target.completes and not self.not_completed
-        target = replace(target, named_by_user=named, completes=completes)
-        return described(target, self.cores, self.memory, self.shm_size, self.gpus)
+        target = replace(target, named_by_user=is_explicit, completes=completes)
+        return target_from_options(target, self.cores, self.memory, self.shm_size, self.gpu_memory)

@@ -13,13 +13,14 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli.cluster_options import ClusterOptions
+from tritonctl.cli.vocabulary import CONNECTION
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.protocol.metrics import Metrics
-    from tritonctl.server.top.figures import Layout
-    from tritonctl.server.top.watching import Endpoint
+    from tritonctl.top.figures import ModelLayout
+    from tritonctl.top.watching import MetricsEndpoint
 
 _LIVE_WINDOW_SECONDS = 10.0
 
@@ -31,20 +32,26 @@ def command(
         str | None,
         typer.Option(
             "--metrics-url",
-            help="metrics of any Triton, e.g. 127.0.0.1:8002",
-            show_default="the project's server",
+            metavar="URL",
+            help="metrics of the server",
+            show_default="the project's",
+            rich_help_panel=CONNECTION,
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.2, max=3600, help="seconds between updates")
+        float,
+        typer.Option(
+            "--interval", metavar="SECONDS", min=0.2, max=3600, help="time between updates"
+        ),
     ] = 2.0,
     window: Annotated[
         float | None,
         typer.Option(
             "--window",
+            metavar="SECONDS",
             min=0.2,
             max=3600,
-            help="compute rates and times over this many seconds",
+            help="time that rates are computed over",
             show_default="10, with --json the interval",
         ),
     ] = None,
@@ -55,24 +62,24 @@ def command(
     ] = "requests",
     cluster: ClusterOptions,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
     """Show rates, queues, times to first token and between tokens, KV cache; Ctrl-C ends it.
 
-    A server that goes away is shown as gone until it is back. Of a cluster, the sums of all ready
-    Triton pods are shown.
+    A server that stops answering is marked until it is back. With --on kubernetes the figures are
+    sums over all ready Triton pods.
     """
-    from tritonctl.server.top.watching import Watcher, watch
+    from tritonctl.top.watching import MetricsWatcher, watch
 
-    seconds = window or (None if voice.as_json else _LIVE_WINDOW_SECONDS)
+    seconds = window or (None if output_options.as_json else _LIVE_WINDOW_SECONDS)
     try:
         with ExitStack() as stack:
             find, read = _source(stack, metrics_url, cluster, project)
-            watcher = Watcher(find, interval=interval, window=seconds, read=read)
-            with voice.console().watch_server(sort, live=not once) as show:
+            watcher = MetricsWatcher(find, interval=interval, window=seconds, read=read)
+            with output_options.console().watch_server(sort, live=not once) as show:
                 watch(watcher, interval, show, once=once)
     except KeyboardInterrupt:
-        raise typer.Exit from None  # the way to end it
+        raise typer.Exit from None  # Ctrl-C is the normal end
 
 
 def _source(
@@ -80,58 +87,59 @@ def _source(
     url: str | None,
     cluster: ClusterOptions,
     project: options.ProjectOptions,
-) -> tuple[Callable[[], Endpoint], Callable[[str], Metrics]]:
-    """What finds the server, and what reads its metrics; `stack` ends what they open."""
+) -> tuple[Callable[[], MetricsEndpoint], Callable[[str], Metrics]]:
+    """Return functions that find the server and read its metrics; `stack` closes them."""
     from tritonctl.protocol.metrics import scrape
-    from tritonctl.server.top.watching import Endpoint
+    from tritonctl.top.watching import MetricsEndpoint
 
     installation = cluster.installation(project)
     if installation is None:
         return partial(_endpoint, url, project), scrape
     if url is not None:
         raise UsageError(
-            "--on kubernetes and --metrics-url name two servers", remedy="leave one of them out"
+            "--on kubernetes and --metrics-url name two servers",
+            remedy="drop one of the two options",
         )
-    from tritonctl.server.kubernetes.metrics import PodMetrics
+    from tritonctl.runtimes.kubernetes.metrics import InstallationMetrics
 
-    pods, layout = stack.enter_context(PodMetrics(installation)), _layout(project)
-    return lambda: Endpoint(pods.open(), layout, release=lambda: pods.releases), pods.read
+    pods, layout = stack.enter_context(InstallationMetrics(installation)), _layout(project)
+    return lambda: MetricsEndpoint(pods.open(), layout, release=lambda: pods.releases), pods.read
 
 
-def _layout(project: options.ProjectOptions) -> Layout:
-    """Of the repository here, which names the steps of a model; an empty one without a project."""
+def _layout(project: options.ProjectOptions) -> ModelLayout:
+    """Return the layout of the project's repository; an empty one without a project."""
     from tritonctl.errors import ConfigurationError
-    from tritonctl.server.top.figures import Layout
-    from tritonctl.server.top.layout import layout_of
+    from tritonctl.top.figures import ModelLayout
+    from tritonctl.top.layout import layout_of
 
     try:
         return layout_of(project.load().repository)
     except ConfigurationError:
         if project.path is not None:
             raise
-        return Layout()
+        return ModelLayout()
 
 
-def _endpoint(url: str | None, project: options.ProjectOptions) -> Endpoint:
-    """The address that was given, or the running server of the project."""
-    from tritonctl.server.lifecycle import running_server
-    from tritonctl.server.state import EmbeddedServer
-    from tritonctl.server.top.layout import layout_of
-    from tritonctl.server.top.watching import Endpoint, metrics_address
-    from tritonctl.server.usage import ServerUsage
+def _endpoint(url: str | None, project: options.ProjectOptions) -> MetricsEndpoint:
+    """Return the endpoint at `url`, or of the project's running server."""
+    from tritonctl.runtimes.lifecycle import running_server
+    from tritonctl.runtimes.server_state import EmbeddedServer
+    from tritonctl.supervision.process_usage import ServerUsage
+    from tritonctl.top.layout import layout_of
+    from tritonctl.top.watching import MetricsEndpoint, metrics_address
 
     if url is None:
         opened = project.load()
         state = running_server(opened)
         usage = ServerUsage(state.shm_prefix) if isinstance(state, EmbeddedServer) else None
-        layout = layout_of(Path(state.repository))  # of a release, by the link to it
-        return Endpoint(state.metrics_url, layout, usage, partial(_release, opened))
-    return Endpoint(metrics_address(url), _layout(project))
+        layout = layout_of(Path(state.repository))  # a release's repository is a link
+        return MetricsEndpoint(state.metrics_url, layout, usage, partial(_release, opened))
+    return MetricsEndpoint(metrics_address(url), _layout(project))
 
 
 def _release(project: Project) -> str:
-    """The one that is served now; it may change while the server runs."""
-    from tritonctl.server.state import ServerFiles, read_state
+    """Return the live release, which may change while the server runs."""
+    from tritonctl.runtimes.server_state import ServerFiles, read_state
 
     state = read_state(ServerFiles.of(project))
     return state.release if state else ""

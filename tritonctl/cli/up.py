@@ -11,49 +11,50 @@ from tritonctl.cli import options
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.cli.console.voice import Console
+    from tritonctl.cli.console.output import Console
     from tritonctl.project.schema import Project
-    from tritonctl.server.state import Server
+    from tritonctl.runtimes.server_state import Server
 
 
 @options.expand_options
 def command(
     *,
-    on: Annotated[
+    mode: Annotated[
         Literal["embedded", "docker"] | None,
-        typer.Option(help="in this environment, or in containers", show_default="server.mode"),
+        typer.Option(help="in this environment or in containers", show_default="server.mode"),
     ] = None,
     models: options.ModelsOption = None,
     release: Annotated[
         str | None,
         typer.Option(
-            help="a release instead of what is rendered now: its number, or `latest`",
-            show_default=False,
+            metavar="RELEASE",
+            help="release to serve",
+            show_default="the current project",
         ),
     ] = None,
     project: options.ProjectOptions,
-    voice: options.OutputOptions,
+    output_options: options.OutputOptions,
 ) -> None:
-    """Start Triton on the project's models; returns when every model is ready."""
-    from tritonctl.server.groups import gateway
-    from tritonctl.server.lifecycle import api
-    from tritonctl.server.state import ContainerServer
+    """Start Triton with the project's models; returns when every model is ready."""
+    from tritonctl.runtimes.lifecycle import openai_api_of
+    from tritonctl.runtimes.server_state import ContainerServer
+    from tritonctl.runtimes.slot_servers import gateway_process
 
-    console = voice.console()
-    loaded = project.load([f"server.mode={on}"] if on else ())
+    console = output_options.console()
+    loaded = project.load([f"server.mode={mode}"] if mode else ())
     if release is None:
-        state, started = _rendered(options.chosen(loaded, models), console)
+        state, started = _start_rendered(options.select_models(loaded, models), console)
     elif models is None:
-        state, started = _released(loaded, release, console)
+        state, started = _start_release(loaded, release, console)
     else:
         raise UsageError(
-            "--release serves all models of a release, --models a few of what is rendered now",
-            remedy="leave one of them away",
+            "--release serves all models of a release, --models some of the current project",
+            remedy="drop one of the two options",
         )
-    found = api(loaded, state)
-    frontend = found.url if found else None
-    process = gateway(loaded)
-    before = process.url if process else None
+    api = openai_api_of(loaded, state)
+    frontend = api.url if api else None
+    process = gateway_process(loaded)
+    gateway_url = process.url if process else None
     record = {
         "started": started,
         "pid": state.pid,
@@ -62,7 +63,7 @@ def command(
         "http": state.http_url,
         "metrics": state.metrics_url,
         "frontend": frontend,
-        "gateway": before,
+        "gateway": gateway_url,
         "models": state.models,
         "release": state.release or None,
     }
@@ -73,24 +74,24 @@ def command(
         f"Triton {serves}is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
         f"metrics {state.metrics_url}"
         + (f", OpenAI {frontend}" if frontend else "")
-        + (f", gateway {before}" if before else ""),
+        + (f", gateway {gateway_url}" if gateway_url else ""),
     )
 
 
-def _rendered(project: Project, console: Console) -> tuple[Server, bool]:
+def _start_rendered(project: Project, console: Console) -> tuple[Server, bool]:
     from tritonctl.repository.publish import render
-    from tritonctl.server.lifecycle import require_machine, start
+    from tritonctl.runtimes.lifecycle import require_machine, start
 
     require_machine(project)
     return start(project, render(project, console), console)
 
 
-def _released(project: Project, release: str, console: Console) -> tuple[Server, bool]:
-    from tritonctl.cli.rollback import summary
-    from tritonctl.rollout.standing import refuse_another_stable
-    from tritonctl.server.release_switch import serve_release
+def _start_release(project: Project, release: str, console: Console) -> tuple[Server, bool]:
+    from tritonctl.cli.releases_rollback import summary
+    from tritonctl.rollout.status import refuse_stable_change
+    from tritonctl.runtimes.release_switch import serve_release
 
-    refuse_another_stable(project, release)
+    refuse_stable_change(project, release)
     state, started, switched = serve_release(project, release, console)
     if switched:
         console.note(summary(switched))

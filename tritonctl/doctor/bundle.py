@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report for others: doctor's findings, versions, settings, logs; no secrets.
+"""Write a report to share: doctor's findings, versions, settings and logs, without secrets.
 
-Only the text listed here goes in, all of it through `Redaction`; never weights, keys or
-certificates, and never the environment.
+It contains only the texts listed here, all redacted by `Redaction`: no weights, keys, certificates
+or environment variables.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tritonctl.doctor.findings import Report
-from tritonctl.host.files import PRIVATE, explained, read_record
+from tritonctl.doctor.findings import DoctorReport
+from tritonctl.host.files import PRIVATE, as_host_error, read_record
 from tritonctl.host.redaction import REMOVED, Redaction
 from tritonctl.host.version import __version__
 from tritonctl.project.file import FILE_NAME
 from tritonctl.project.schema import Project
 from tritonctl.repository.contents import CONFIG
-from tritonctl.server.log import tail
-from tritonctl.server.state import ServerFiles, read_state
+from tritonctl.runtimes.server_log import tail
+from tritonctl.runtimes.server_state import ServerFiles, read_state
 
 _LOG_LINES = 2000
-_LARGEST_BYTES = 4 << 20
+_MAX_FILE_BYTES = 4 << 20
 
 
-def write_bundle(target: Path, report: Report, project: Project | None) -> list[str]:
-    """Write a .tar.gz that only its owner may read; returns the names in it. Raises HostError."""
+def write_bundle(target: Path, report: DoctorReport, project: Project | None) -> list[str]:
+    """Write a .tar.gz readable by its owner only; return its file names. Raises HostError."""
     redaction = _redaction(project, os.environ)
-    pieces = dict(_pieces(report, project))
+    pieces = dict(_report_files(report, project))
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with explained(target):
+    with as_host_error(target):
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
             with (
@@ -63,7 +63,7 @@ def _redaction(project: Project | None, environment: Mapping[str, str]) -> Redac
     return Redaction.of(environment, keys, [state.token] if state else [])
 
 
-def _pieces(report: Report, project: Project | None) -> Iterator[tuple[str, str]]:
+def _report_files(report: DoctorReport, project: Project | None) -> Iterator[tuple[str, str]]:
     yield "report.json", json.dumps(report.as_record(), indent=2)
     yield "versions.json", json.dumps(_versions(), indent=2)
     if project is None:
@@ -99,15 +99,17 @@ def _server(files: ServerFiles) -> Iterator[tuple[str, str]]:
 
 
 def _record(name: str, file: Path) -> Iterator[tuple[str, str]]:
-    """JSON without its secret fields: the token, a process's environment."""
+    """Yield a JSON file without its secret fields: token and process environment."""
     if record := read_record(file):
-        kept = {k: REMOVED if k in ("token", "environment") else v for k, v in record.items()}
-        yield name, json.dumps(kept, indent=2)
+        public_fields = {
+            k: REMOVED if k in ("token", "environment") else v for k, v in record.items()
+        }
+        yield name, json.dumps(public_fields, indent=2)
 
 
 def _text(name: str, file: Path) -> Iterator[tuple[str, str]]:
     try:
-        if file.stat().st_size <= _LARGEST_BYTES:
+        if file.stat().st_size <= _MAX_FILE_BYTES:
             yield name, file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return

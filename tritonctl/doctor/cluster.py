@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Kubernetes cluster has, and whether the project's chart can be installed in it.
+"""Check whether the project's chart can be installed in a Kubernetes cluster.
 
-Nothing in the cluster is changed. What the user may not see is said, and is no failure.
+The checks change nothing. Objects that the user may not list are reported, not counted as missing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.doctor.cluster_room import gpu_finding, nodes_of, quota_finding, room_finding
-from tritonctl.doctor.findings import Finding, Report
-from tritonctl.server.kubernetes.chart import OLDEST
-from tritonctl.server.kubernetes.demand import wanted
-from tritonctl.server.kubernetes.installation import Installation
-from tritonctl.server.kubernetes.kubectl import Kubectl, Object
-from tritonctl.server.kubernetes.manifests import NEWEST
-from tritonctl.server.kubernetes.refusals import ClusterError, Reason
+from tritonctl.doctor.cluster_capacity import (
+    gpu_finding,
+    quota_finding,
+    room_finding,
+    schedulable_nodes,
+)
+from tritonctl.doctor.findings import DoctorFinding, DoctorReport
+from tritonctl.runtimes.kubernetes.api_errors import ClusterError, ClusterErrorReason
+from tritonctl.runtimes.kubernetes.chart import OLDEST_KUBERNETES
+from tritonctl.runtimes.kubernetes.installation import ChartInstallation
+from tritonctl.runtimes.kubernetes.kubectl import Kubectl, Object
+from tritonctl.runtimes.kubernetes.manifests import NEWEST_KUBERNETES
+from tritonctl.runtimes.kubernetes.resource_requests import requested_pods
 
-# What `helm upgrade --install` of the chart does, and what the verbs here do.
+# Permissions for `helm upgrade --install` of the chart and for tritonctl's commands.
 _RIGHTS = (
     *(
         ("create", kind)
@@ -39,7 +44,7 @@ _RIGHTS = (
     ("get", "pods/log"),
     ("create", "pods/portforward"),
 )
-# Parts that the chart leaves out where the cluster lacks them: group, what it is, what for.
+# Optional API groups, without which the chart omits a part: group, name, use.
 _OPTIONAL = (
     ("metrics.k8s.io", "metrics server", "`kubectl top`; an HPA on CPU, which we do not use"),
     ("custom.metrics.k8s.io", "custom metrics", "`scaling.by: adapter`"),
@@ -49,19 +54,19 @@ _OPTIONAL = (
     ("inference.networking.k8s.io", "InferencePool", "llm-d's picker of a server"),
     ("monitoring.coreos.com", "Prometheus operator", "PodMonitor and PrometheusRule"),
 )
-_NEEDS = {"adapter": "custom.metrics.k8s.io", "keda": "keda.sh"}  # by `scaling.by`
+_REQUIRED_GROUPS = {"adapter": "custom.metrics.k8s.io", "keda": "keda.sh"}  # by `scaling.by`
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-# Of provisioners whose volumes several nodes may mount.
+# Provisioners whose volumes several nodes can mount.
 _SHARED = re.compile(r"nfs|cephfs|efs\.|file\.csi\.azure|filestore|lustre|gluster|longhorn|weka")
-_SKEW = 1  # minor versions that kubectl may be apart from the cluster
+_SKEW = 1  # allowed minor versions between kubectl and the cluster
 
 
-class ClusterReport(Report):
-    """Everything that `tritonctl doctor --on kubernetes` says."""
+class ClusterReport(DoctorReport):
+    """The report of `tritonctl doctor --on kubernetes`."""
 
     @property
     def summary(self) -> str:
-        """Whether the chart can be installed, in one line."""
+        """One line on whether the chart can be installed."""
         if not self.healthy:
             return f"Not ready: {', '.join(finding.name for finding in self.missing)}"
         return "Ready for the chart."
@@ -69,47 +74,58 @@ class ClusterReport(Report):
 
 @dataclass(frozen=True)
 class Chart:
-    """The project's chart: what Helm is to call it, and its values."""
+    """The project's chart."""
 
-    name: str
+    name: str  # of the installation in Helm
     values: Mapping[str, Any]
 
 
 def examine_cluster(kubectl: Kubectl, chart: Chart | None) -> ClusterReport:
-    """Ask the cluster. Raises ClusterError where it does not answer, ConfigurationError."""
+    """Examine the cluster. Raises ClusterError if it does not answer, ConfigurationError."""
     findings = [_versions(kubectl), _namespace(kubectl)]
     if findings[-1].status == "missing":
         return ClusterReport(findings)
     findings.append(_rights(kubectl))
-    findings += _rooms(kubectl, chart)
-    findings += [_runtimes(kubectl, chart), _storage(kubectl, chart), *_groups(kubectl, chart)]
+    findings += _capacity_findings(kubectl, chart)
+    findings += [
+        _runtimes(kubectl, chart),
+        _storage(kubectl, chart),
+        *_api_group_findings(kubectl, chart),
+    ]
     if chart is None:
-        detail = "none in deploy/chart: quotas and room are not compared"
-        findings.append(Finding("chart", "missing", detail, "tritonctl deploy kubernetes"))
+        detail = "none in deploy/chart: quotas and capacity are not compared"
+        findings.append(DoctorFinding("chart", "missing", detail, "tritonctl deploy kubernetes"))
     return ClusterReport(findings)
 
 
-def _versions(kubectl: Kubectl) -> Finding:
+def _versions(kubectl: Kubectl) -> DoctorFinding:
     versions = kubectl.json("version")
     client, server = (_version(versions.get(f"{side}Version")) for side in ("client", "server"))
-    detail, why = f"Kubernetes {server}, kubectl {client}", f"the chart is for {OLDEST} and later"
-    oldest, newest = (int(each.partition(".")[2]) for each in (OLDEST, NEWEST))
+    detail, reason = (
+        f"Kubernetes {server}, kubectl {client}",
+        f"the chart is for {OLDEST_KUBERNETES} and later",
+    )
+    oldest, newest = (
+        int(each.partition(".")[2]) for each in (OLDEST_KUBERNETES, NEWEST_KUBERNETES)
+    )
     minor = _minor(server)
     if minor is not None and minor < oldest:
         remedy = "upgrade the cluster, or serve with `tritonctl deploy compose`"
-        return Finding("cluster", "missing", detail, remedy, required=True, why=why)
-    ours = _minor(client)
-    if minor is not None and ours is not None and abs(minor - ours) > _SKEW:
+        return DoctorFinding("cluster", "missing", detail, remedy, required=True, reason=reason)
+    client_minor = _minor(client)
+    if minor is not None and client_minor is not None and abs(minor - client_minor) > _SKEW:
         remedy = f"kubectl supports clusters within one minor version: install 1.{minor}"
-        return Finding("cluster", "warning", detail, remedy, required=True)
+        return DoctorFinding("cluster", "warning", detail, remedy, required=True)
     if minor is not None and minor > newest:
-        remedy = f"the chart was checked up to {NEWEST}: try it with `helm upgrade --dry-run`"
-        return Finding("cluster", "warning", detail, remedy, required=True)
-    return Finding("cluster", "ok", detail, required=True)
+        remedy = (
+            f"the chart was checked up to {NEWEST_KUBERNETES}: try it with `helm upgrade --dry-run`"
+        )
+        return DoctorFinding("cluster", "warning", detail, remedy, required=True)
+    return DoctorFinding("cluster", "ok", detail, required=True)
 
 
-def _version(described: Any) -> str:
-    return str((described or {}).get("gitVersion") or "unknown").removeprefix("v")
+def _version(version_record: Any) -> str:
+    return str((version_record or {}).get("gitVersion") or "unknown").removeprefix("v")
 
 
 def _minor(version: str) -> int | None:
@@ -117,133 +133,152 @@ def _minor(version: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _namespace(kubectl: Kubectl) -> Finding:
+def _namespace(kubectl: Kubectl) -> DoctorFinding:
     try:
         kubectl.require_namespace()
     except ClusterError as error:
-        if error.reason is not Reason.NO_NAMESPACE:
+        if error.reason is not ClusterErrorReason.NO_NAMESPACE:
             raise
-        name = kubectl.own_namespace
+        name = kubectl.effective_namespace
         remedy = f"kubectl create namespace {name}; or name another: --namespace NAME"
-        return Finding("namespace", "missing", f"{name} does not exist", remedy, required=True)
-    return Finding("namespace", "ok", kubectl.own_namespace, required=True)
+        return DoctorFinding(
+            "namespace", "missing", f"{name} does not exist", remedy, required=True
+        )
+    return DoctorFinding("namespace", "ok", kubectl.effective_namespace, required=True)
 
 
-def _rights(kubectl: Kubectl) -> Finding:
-    lacking = [f"{verb} {kind}" for verb, kind in _RIGHTS if not kubectl.may(verb, kind)]
-    why = "Helm installs the chart with your rights"
-    if not lacking:
+def _rights(kubectl: Kubectl) -> DoctorFinding:
+    missing_rights = [
+        f"{verb} {kind}" for verb, kind in _RIGHTS if not kubectl.is_allowed(verb, kind)
+    ]
+    reason = "Helm installs the chart with your rights"
+    if not missing_rights:
         detail = "you may install the chart, read logs and forward ports"
-        return Finding("rights", "ok", detail, required=True, why=why)
+        return DoctorFinding("rights", "ok", detail, required=True, reason=reason)
     remedy = "ask the cluster's owner for a Role with these, bound to you"
-    return Finding(
-        "rights", "missing", f"you may not {', '.join(lacking)}", remedy, required=True, why=why
+    return DoctorFinding(
+        "rights",
+        "missing",
+        f"you may not {', '.join(missing_rights)}",
+        remedy,
+        required=True,
+        reason=reason,
     )
 
 
-def _rooms(kubectl: Kubectl, chart: Chart | None) -> Iterator[Finding]:
-    """Nodes, GPUs, quotas and room. The installation's own pods count as gone."""
-    pods = wanted(chart.values) if chart else []
-    own = Installation(kubectl, chart.name).pods() if chart else []
-    mine = {(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in own}
-    resource = next((key for each in pods for key in each.asks if "/" in key), None)
-    quotas = _seen(lambda: kubectl.get("resourcequotas"))
+def _capacity_findings(kubectl: Kubectl, chart: Chart | None) -> Iterator[DoctorFinding]:
+    """Yield findings on nodes, GPUs, quotas and capacity, without the installation's own pods."""
+    pods = requested_pods(chart.values) if chart else []
+    own_pods = ChartInstallation(kubectl, chart.name).pods() if chart else []
+    own_names = {(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in own_pods}
+    resource = next((key for each in pods for key in each.requests if "/" in key), None)
+    quotas = _visible_objects(lambda: kubectl.get("resourcequotas"))
     if quotas is not None and chart is not None:
-        yield quota_finding(quotas, pods, own)
-    listed = _seen(lambda: kubectl.get("nodes"))
-    if listed is None:
-        yield Finding("nodes", "warning", "you may not list nodes: free room is unknown")
+        yield quota_finding(quotas, pods, own_pods)
+    node_objects = _visible_objects(lambda: kubectl.get("nodes"))
+    if node_objects is None:
+        yield DoctorFinding("nodes", "warning", "you may not list nodes: free capacity is unknown")
         return
-    everywhere = _seen(lambda: kubectl.get("pods", everywhere=True))
-    others = [
+    all_pods = _visible_objects(lambda: kubectl.get("pods", all_namespaces=True))
+    other_pods = [
         pod
-        for pod in everywhere or ()
-        if (pod["metadata"].get("namespace"), pod["metadata"]["name"]) not in mine
+        for pod in all_pods or ()
+        if (pod["metadata"].get("namespace"), pod["metadata"]["name"]) not in own_names
     ]
-    nodes = nodes_of(listed, others)
-    blind = "" if everywhere is not None else "; you may not see what others use of them"
-    detail = f"{len(nodes)} of {len(listed)} take pods{blind}"
-    yield Finding("nodes", "ok" if nodes else "missing", detail, required=True)
+    nodes = schedulable_nodes(node_objects, other_pods)
+    visibility_note = "" if all_pods is not None else "; you may not list other pods on them"
+    detail = f"{len(nodes)} of {len(node_objects)} take pods{visibility_note}"
+    yield DoctorFinding("nodes", "ok" if nodes else "missing", detail, required=True)
     yield gpu_finding(nodes, resource)
     if pods:
         yield room_finding(pods, nodes)
 
 
-def _seen(ask: Callable[[], list[Object]]) -> list[Object] | None:
-    """Objects; None where the user may not see them or the cluster does not know the kind."""
+def _visible_objects(query: Callable[[], list[Object]]) -> list[Object] | None:
+    """Return the objects; None if the user may not list them or the cluster lacks the kind."""
     try:
-        return ask()
+        return query()
     except ClusterError as error:
-        if error.reason in (Reason.FORBIDDEN, Reason.NO_KIND, Reason.NOT_FOUND):
+        if error.reason in (
+            ClusterErrorReason.FORBIDDEN,
+            ClusterErrorReason.NO_KIND,
+            ClusterErrorReason.NOT_FOUND,
+        ):
             return None
         raise
 
 
-def _value(chart: Chart | None, *path: str) -> Any:
-    """A value of the chart; None without one."""
-    found: Any = chart.values if chart else None
+def _chart_value(chart: Chart | None, *path: str) -> Any:
+    """Return a value of the chart; None without one."""
+    value: Any = chart.values if chart else None
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
-def _runtimes(kubectl: Kubectl, chart: Chart | None) -> Finding:
-    found = _seen(lambda: kubectl.get("runtimeclasses"))
-    asked = _value(chart, "triton", "runtimeClassName")
-    if found is None:
-        return Finding("runtime classes", "warning", "you may not look at them")
-    names = sorted(str(each["metadata"]["name"]) for each in found)
+def _runtimes(kubectl: Kubectl, chart: Chart | None) -> DoctorFinding:
+    runtime_classes = _visible_objects(lambda: kubectl.get("runtimeclasses"))
+    requested = _chart_value(chart, "triton", "runtimeClassName")
+    if runtime_classes is None:
+        return DoctorFinding("runtime classes", "warning", "no permission to list them")
+    names = sorted(str(each["metadata"]["name"]) for each in runtime_classes)
     detail = ", ".join(names) or "none besides the default"
-    if asked and asked not in names:
+    if requested and requested not in names:
         remedy = "change `triton.runtimeClassName` in your file of values"
-        detail = f"{detail}; the chart asks for {asked}"
-        return Finding("runtime classes", "missing", detail, remedy, required=True)
-    return Finding("runtime classes", "ok", detail)
+        detail = f"{detail}; the chart asks for {requested}"
+        return DoctorFinding("runtime classes", "missing", detail, remedy, required=True)
+    return DoctorFinding("runtime classes", "ok", detail)
 
 
-def _storage(kubectl: Kubectl, chart: Chart | None) -> Finding:
-    """The storage classes there are, and whether the chart's claim gets a volume of one."""
-    found = _seen(lambda: kubectl.get("storageclasses"))
-    if found is None:
-        return Finding("storage classes", "warning", "you may not look at them")
-    names = [str(each["metadata"]["name"]) for each in found]
-    default = [name for name, each in zip(names, found, strict=True) if _is_default(each)]
+def _storage(kubectl: Kubectl, chart: Chart | None) -> DoctorFinding:
+    """Check the storage classes, and whether the chart's claim gets a volume from one."""
+    classes = _visible_objects(lambda: kubectl.get("storageclasses"))
+    if classes is None:
+        return DoctorFinding("storage classes", "warning", "no permission to list them")
+    names = [str(each["metadata"]["name"]) for each in classes]
+    default = [name for name, each in zip(names, classes, strict=True) if _is_default(each)]
     shared = [
         name
-        for name, each in zip(names, found, strict=True)
+        for name, each in zip(names, classes, strict=True)
         if _SHARED.search(str(each.get("provisioner", "")))
     ]
     listed = (f"{name} (default)" if name in default else name for name in names)
     detail = ", ".join(listed) or "none"
     detail += f"; for several nodes (ReadWriteMany): {', '.join(shared) or 'none known by name'}"
-    makes = _value(chart, "weights", "from") == "claim" and not _value(
+    creates_claim = _chart_value(chart, "weights", "from") == "claim" and not _chart_value(
         chart, "weights", "claim", "name"
     )
-    if not makes or chart is None or _is_bound(kubectl, f"{chart.name}-releases"):
-        return Finding("storage classes", "ok" if names else "missing", detail)
-    return _for_claim(chart, detail, names, default, shared)
+    if not creates_claim or chart is None or _is_bound(kubectl, f"{chart.name}-releases"):
+        return DoctorFinding("storage classes", "ok" if names else "missing", detail)
+    return _claim_finding(chart, detail, names, default, shared)
 
 
-def _for_claim(
+def _claim_finding(
     chart: Chart, detail: str, names: Sequence[str], default: Sequence[str], shared: Sequence[str]
-) -> Finding:
-    """Whether the claim for releases, which the chart makes, gets a volume of these classes."""
-    asked = _value(chart, "weights", "claim", "storageClass") or ""
-    why = "pods wait until the claim of weights.claim has a volume"
-    if asked and asked not in names:
+) -> DoctorFinding:
+    """Check whether the chart's claim for releases gets a volume from these classes."""
+    requested = _chart_value(chart, "weights", "claim", "storageClass") or ""
+    reason = "pods wait until the claim of weights.claim has a volume"
+    if requested and requested not in names:
         remedy = "change `weights.claim.storageClass` in your file of values"
-        detail = f"{detail}; the chart asks for {asked}"
-        return Finding("storage classes", "missing", detail, remedy, required=True, why=why)
-    if not asked and not default:
+        detail = f"{detail}; the chart asks for {requested}"
+        return DoctorFinding(
+            "storage classes", "missing", detail, remedy, required=True, reason=reason
+        )
+    if not requested and not default:
         remedy = "name one in `weights.claim.storageClass`, or a claim in `weights.claim.name`"
         detail = f"{detail}; there is no default, and the chart names none"
-        return Finding("storage classes", "missing", detail, remedy, required=True, why=why)
-    many = _value(chart, "weights", "claim", "accessMode") == "ReadWriteMany"
-    if many and (asked or default[0]) not in shared:
+        return DoctorFinding(
+            "storage classes", "missing", detail, remedy, required=True, reason=reason
+        )
+    needs_shared = _chart_value(chart, "weights", "claim", "accessMode") == "ReadWriteMany"
+    if needs_shared and (requested or default[0]) not in shared:
         remedy = "take one of several nodes, or `weights.claim.accessMode: ReadWriteOnce`"
-        detail = f"{detail}; whether {asked or default[0]} gives ReadWriteMany is not known"
-        return Finding("storage classes", "warning", detail, remedy, required=True, why=why)
-    return Finding("storage classes", "ok", detail, required=True, why=why)
+        detail = f"{detail}; whether {requested or default[0]} gives ReadWriteMany is not known"
+        return DoctorFinding(
+            "storage classes", "warning", detail, remedy, required=True, reason=reason
+        )
+    return DoctorFinding("storage classes", "ok", detail, required=True, reason=reason)
 
 
 def _is_default(storage: Object) -> bool:
@@ -254,22 +289,24 @@ def _is_bound(kubectl: Kubectl, name: str) -> bool:
     try:
         claim = kubectl.find("persistentvolumeclaim", name)
     except ClusterError as error:
-        if error.reason is Reason.FORBIDDEN:
+        if error.reason is ClusterErrorReason.FORBIDDEN:
             return False
         raise
     return claim is not None and (claim.get("status") or {}).get("phase") == "Bound"
 
 
-def _groups(kubectl: Kubectl, chart: Chart | None) -> Iterator[Finding]:
-    """One line for each part that clusters may have; missing is a failure where it is asked for."""
+def _api_group_findings(kubectl: Kubectl, chart: Chart | None) -> Iterator[DoctorFinding]:
+    """Yield a finding for each optional API group, required if the chart needs it."""
     groups: Sequence[str] = kubectl.run("api-versions").split()
-    asked = _NEEDS.get(str(_value(chart, "scaling", "by")))
+    required_group = _REQUIRED_GROUPS.get(str(_chart_value(chart, "scaling", "by")))
     for group, name, use in _OPTIONAL:
         versions = [each.partition("/")[2] for each in groups if each.partition("/")[0] == group]
         if versions:
-            yield Finding(name, "ok", f"{group} {', '.join(versions)}")
+            yield DoctorFinding(name, "ok", f"{group} {', '.join(versions)}")
         else:
-            required = group == asked
+            required = group == required_group
             remedy = "install it, or set `scaling.by: none` in your file of values"
-            detail = f"not there; for {use}"
-            yield Finding(name, "missing", detail, remedy if required else "", required=required)
+            detail = f"missing; for {use}"
+            yield DoctorFinding(
+                name, "missing", detail, remedy if required else "", required=required
+            )

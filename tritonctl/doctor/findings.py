@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tritonctl.host.gpus import InstalledGpu
 from tritonctl.project.compatibility.table import World
 
-# What engines on GPUs need of the machine that serves them, by the findings' names.
+# Names of the findings that GPU engines require.
 GPU, CONTAINERS, COMPOSE, TOOLKIT = (
     "NVIDIA GPU",
     "container engine",
@@ -17,27 +17,24 @@ GPU, CONTAINERS, COMPOSE, TOOLKIT = (
     "NVIDIA container toolkit",
 )
 FOR_GPU = (GPU, CONTAINERS, COMPOSE, TOOLKIT)
-Status = Literal["ok", "warning", "missing"]
+FindingStatus = Literal["ok", "warning", "missing"]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was examined. `required`: without it nothing can be served from here.
-
-    `why` it matters; `remedy` begins with the command that helps, where one does.
-    """
+class DoctorFinding:
+    """The result of one check."""
 
     name: str
-    status: Status
+    status: FindingStatus
     detail: str
-    remedy: str = ""
-    required: bool = False
-    why: str = ""
+    remedy: str = ""  # starts with a command, if one helps
+    required: bool = False  # without it this machine cannot serve
+    reason: str = ""  # why the check matters
 
 
 @dataclass(frozen=True)
 class GpuReport:
-    """A GPU, the releases that its driver runs, and its precisions by TensorRT-LLM's two worlds."""
+    """A GPU, the releases that its driver runs, and its precisions by TensorRT-LLM runtime."""
 
     gpu: InstalledGpu
     releases: list[str]
@@ -46,35 +43,37 @@ class GpuReport:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Everything that `tritonctl doctor` says."""
+class DoctorReport:
+    """The report of `tritonctl doctor`."""
 
-    findings: list[Finding]
+    findings: list[DoctorFinding]
     gpus: list[GpuReport] = field(default_factory=list)
 
     @property
-    def missing(self) -> list[Finding]:
-        """What is required and missing."""
+    def missing(self) -> list[DoctorFinding]:
+        """Required findings that are missing."""
         return [f for f in self.findings if f.required and f.status == "missing"]
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing that is required is missing."""
+        """Whether all required findings are present."""
         return not self.missing
 
     @property
     def summary(self) -> str:
-        """What this machine is ready for, and what to do first for GPUs, in one line."""
+        """One line on what this machine is ready for, with the first step towards GPUs."""
         if not self.healthy:
             return f"Not ready: {', '.join(finding.name for finding in self.missing)}"
-        lacking = {f.name: f for f in self.findings if f.status == "missing" and f.name in FOR_GPU}
-        if not lacking:
+        missing_parts = {
+            f.name: f for f in self.findings if f.status == "missing" and f.name in FOR_GPU
+        }
+        if not missing_parts:
             return "Ready for CPU and GPU."
-        if GPU in lacking:
-            return "Ready for CPU. For GPU: take a machine with an NVIDIA GPU and its driver."
-        first = next(iter(lacking.values()))
+        if GPU in missing_parts:
+            return "Ready for CPU. For GPU: use a machine with an NVIDIA GPU and its driver."
+        first = next(iter(missing_parts.values()))
         return f"Ready for CPU. For GPU: {first.name} first: {first.remedy or first.detail}"
 
     def as_record(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Convert the report to plain data."""
         return {"healthy": self.healthy, "summary": self.summary, **asdict(self)}

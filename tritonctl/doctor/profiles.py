@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project of the working directory, under each of its profiles."""
+"""Load the project of the working directory with each of its profiles."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from tritonctl.doctor.findings import Finding
+from tritonctl.doctor.findings import DoctorFinding
 from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.project.file import find_project_file, load_profiles
 from tritonctl.project.schema import Project
@@ -14,10 +14,11 @@ from tritonctl.project.schema import Project
 Profiles = dict[str | None, Project]
 
 
-def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
-    """The project without a profile (None) and with each; a finding if it cannot be read.
+def surrounding_project(path: Path | None) -> tuple[Profiles, list[DoctorFinding]]:
+    """Return the project without a profile (None) and with each; a finding if it is unreadable.
 
-    Nothing without a project. Raises ConfigurationError or UsageError when `path` cannot be read.
+    Both are empty without a project. Raises ConfigurationError or UsageError if `path` is
+    unreadable.
     """
     if path is not None:
         return load_profiles(path), []
@@ -29,5 +30,5 @@ def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
     try:
         return load_profiles(), []
     except (ConfigurationError, UsageError) as error:
-        why = "every other command starts with it"
-        return {}, [Finding("project", "missing", error.problem, error.remedy, why=why)]
+        reason = "every other command reads it"
+        return {}, [DoctorFinding("project", "missing", error.problem, error.remedy, reason=reason)]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint to an engine with a manifest; the building itself runs in a builder process."""
+"""Checkpoint to engine with manifest; a separate builder process does the building."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model file says about its tensors, in any format."""
+"""The tensors of a model file, in any format."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ from typing import NamedTuple
 
 Shape = tuple[int | str, ...]
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class BrokenFileError(Exception):
-    """The file is damaged. `args[0]` says how; no server could read it either."""
+    """The file is damaged, and no server can read it; the message says how."""
 
 
-class UnjudgedError(Exception):
-    """The file may be fine, but would take too long to read or has an unknown format."""
+class UndecidedFileError(Exception):
+    """The file may be valid, but takes too long to read or has an unknown format."""
 
 
 class GraphTensor(NamedTuple):
-    """An input or output of a graph.
+    """An input or output of a graph."""
 
-    names: all that it may be called by, the usual one first. dtype: Triton's type, "TYPE_FP32";
-    None where Triton has none. kind: the file's name for the type, "bfloat16", "sequence". shape:
-    sizes, or names of those that vary ("?" without a name); None where the file has no shape.
-    """
-
-    names: tuple[str, ...]
-    dtype: str | None
-    kind: str
+    names: tuple[str, ...]  # all valid names, the usual one first
+    dtype: str | None  # Triton's type, "TYPE_FP32"; None if Triton has none
+    kind: str  # the file's name of the type: "bfloat16", "sequence"
+    # Sizes, or names of variable ones ("?" without a name); None if the file has no shape.
     shape: Shape | None
     is_tensor: bool = True
 
@@ -45,44 +41,43 @@ class GraphTensor(NamedTuple):
         return None if self.shape is None else len(self.shape)
 
 
-class Weights(NamedTuple):
-    """A file of weights that the graph refers to, and its least size in bytes."""
+class ExternalWeights(NamedTuple):
+    """A file of weights that the graph refers to."""
 
     location: str
-    size: int = 0
+    size: int = 0  # minimum size in bytes
 
 
-class Graph(NamedTuple):
-    """A model file. `broken`: why no server can read it; it has no tensors then.
-
-    inputs: the inputs that a request must have; defaults: those with a default value. batched:
-    whether the layouts of its tensors leave room for a batch; None where it has no such layouts.
-    """
+class ModelGraph(NamedTuple):
+    """A model file."""
 
     path: Path
     format: str
-    inputs: tuple[GraphTensor, ...] = ()
-    defaults: tuple[GraphTensor, ...] = ()
+    inputs: tuple[GraphTensor, ...] = ()  # required in a request
+    defaults: tuple[GraphTensor, ...] = ()  # inputs with a default value
     outputs: tuple[GraphTensor, ...] = ()
-    weights: tuple[Weights, ...] = ()
-    broken: str | None = None
+    weights: tuple[ExternalWeights, ...] = ()
+    read_error: str | None = (
+        None  # the reason if no server can read the file; it has no tensors then
+    )
+    # Whether the layouts of the inputs have a batch dimension; None without layouts.
     batched: bool | None = None
 
     @property
     def is_pointer(self) -> bool:
         """Whether the file is a Git LFS pointer."""
-        return is_pointer(self.path)
+        return is_lfs_pointer(self.path)
 
 
 def whole_number(text: str) -> int | None:
-    """A whole number in decimal digits; None for anything else, or more than 18 digits."""
+    """Return a whole number of at most 18 decimal digits; None for anything else."""
     digits = text.strip()
-    fits = digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+    fits = digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS
     return int(digits) if fits else None
 
 
-def is_pointer(path: Path) -> bool:
-    """Whether a file is a Git LFS pointer; False for one that cannot be read."""
+def is_lfs_pointer(path: Path) -> bool:
+    """Whether a file is a Git LFS pointer; False if it cannot be read."""
     try:
         if not path.is_file():
             return False
@@ -92,6 +87,6 @@ def is_pointer(path: Path) -> bool:
         return False
 
 
-def shown(shape: Shape | tuple[int, ...]) -> str:
-    """`[batch, 3, 224]`."""
+def format_shape(shape: Shape | tuple[int, ...]) -> str:
+    """Format a shape as `[batch, 3, 224]`."""
     return f"[{', '.join(map(str, shape))}]"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs and outputs of an ONNX file, read from protobuf's wire format without the weights.
+"""Read the inputs and outputs of an ONNX file from protobuf's wire format, without the weights.
 
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 """
@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from tritonctl.formats.graph_file import (
     BrokenFileError,
-    Graph,
+    ExternalWeights,
     GraphTensor,
+    ModelGraph,
     Shape,
-    UnjudgedError,
-    Weights,
+    UndecidedFileError,
     whole_number,
 )
 from tritonctl.formats.wire import BYTES, VARINT, WireFile, fields, messages
 
-# protobuf reads no larger message, hence nor does ONNX Runtime.
-LARGEST = (1 << 31) - 1
+# protobuf, and therefore ONNX Runtime, reads no larger message.
+MAX_ONNX_BYTES = (1 << 31) - 1
 _ORT_FORMAT = b"ORTM"
 
 # onnx.proto: TensorProto.DataType, with Triton's name where it has the type.
@@ -50,25 +51,25 @@ _VALUE_NAME, _VALUE_TYPE, _TENSOR_TYPE = 1, 2, 1
 _OTHER_TYPES = {4: "sequence", 5: "map", 7: "opaque", 8: "sparse tensor", 9: "optional"}
 
 
-def read_onnx(path: Path) -> Graph:
-    """Read an ONNX file. Raises OSError, and UnjudgedError for .ort files and huge graphs."""
+def read_onnx(path: Path) -> ModelGraph:
+    """Read an ONNX file. Raises OSError, and UndecidedFileError for .ort files and huge graphs."""
     size = path.stat().st_size
     if path.suffix == ".ort":
-        raise UnjudgedError
-    if size > LARGEST:
-        return Graph(path, "ONNX", broken="it has over 2 GiB, more than protobuf reads")
+        raise UndecidedFileError("it is in ONNX Runtime's own format")
+    if size > MAX_ONNX_BYTES:
+        return ModelGraph(path, "ONNX", read_error="it has over 2 GiB, more than protobuf reads")
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if os.pread(descriptor, 4, 4) == _ORT_FORMAT:
-            raise UnjudgedError
+            raise UndecidedFileError("it is in ONNX Runtime's own format")
         return _graph(path, WireFile(descriptor, size), size)
     except BrokenFileError as error:
-        return Graph(path, "ONNX", broken=str(error))
+        return ModelGraph(path, "ONNX", read_error=str(error))
     finally:
         os.close(descriptor)
 
 
-def _graph(path: Path, file: WireFile, size: int) -> Graph:
+def _graph(path: Path, file: WireFile, size: int) -> ModelGraph:
     inputs: list[GraphTensor] = []
     outputs: list[GraphTensor] = []
     values: set[str] = set()
@@ -90,18 +91,18 @@ def _graph(path: Path, file: WireFile, size: int) -> Graph:
                     for inner, c, d in messages(file, a, b)
                     if inner == 1
                 )
-    return Graph(
+    return ModelGraph(
         path,
         "ONNX",
         inputs=tuple(tensor for tensor in inputs if tensor.name not in values),
         defaults=tuple(tensor for tensor in inputs if tensor.name in values),
         outputs=tuple(outputs),
-        weights=tuple(Weights(location, length) for location, length in weights.items()),
+        weights=tuple(ExternalWeights(location, length) for location, length in weights.items()),
     )
 
 
 def value_info(file: WireFile, start: int, stop: int) -> GraphTensor:
-    """A ValueInfoProto: an input, an output or a tensor between them."""
+    """Read a ValueInfoProto: an input, an output or an intermediate tensor."""
     name, kind, dtype, shape = "", "of no type", None, None
     is_tensor = True
     for number, a, b in messages(file, start, stop):
@@ -110,26 +111,31 @@ def value_info(file: WireFile, start: int, stop: int) -> GraphTensor:
         elif number == _VALUE_TYPE:
             for inner, c, d in messages(file, a, b):
                 if inner == _TENSOR_TYPE:
-                    (kind, dtype), shape = _tensor_type(file, c, d)
+                    kind, dtype, shape = _tensor_type(file, c, d)
                 elif inner in _OTHER_TYPES:
                     kind, is_tensor = _OTHER_TYPES[inner], False
     return GraphTensor((name,), dtype, kind, shape, is_tensor)
 
 
-def _tensor_type(
-    file: WireFile, start: int, stop: int
-) -> tuple[tuple[str, str | None], Shape | None]:
+class _TensorType(NamedTuple):
+    kind: str  # ONNX's name of the data type
+    dtype: str | None  # Triton's; None: Triton has none
+    shape: Shape | None
+
+
+def _tensor_type(file: WireFile, start: int, stop: int) -> _TensorType:
     element, shape = 0, None
     for number, wire, a, b in fields(file, start, stop):
         if (number, wire) == (1, VARINT):
             element = a
         elif (number, wire) == (2, BYTES):
             shape = tuple(_dimension(file, c, d) for n, c, d in messages(file, a, b) if n == 1)
-    return TYPES.get(element, (f"type {element}", None)), shape
+    kind, dtype = TYPES.get(element, (f"type {element}", None))
+    return _TensorType(kind, dtype, shape)
 
 
 def _dimension(file: WireFile, start: int, stop: int) -> int | str:
-    """A size, or the name of one that varies; old exporters write those as sizes below 1."""
+    """Return a size, or the name of a variable one, which old exporters write as a size below 1."""
     size: int | str = "?"
     for number, wire, a, b in fields(file, start, stop):
         if (number, wire) == (1, VARINT):
@@ -140,7 +146,7 @@ def _dimension(file: WireFile, start: int, stop: int) -> int | str:
 
 
 def _initializer(file: WireFile, start: int, stop: int, weights: dict[str, int]) -> str:
-    """The name of a constant; notes how long the file of its bytes must be, if they lie outside."""
+    """Return the name of a constant; add the minimum length of its external file to `weights`."""
     name = ""
     outside: dict[str, str] = {}
     is_outside = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs and outputs of an OpenVINO IR, from its model.xml.
+"""Read the inputs and outputs of an OpenVINO IR from its model.xml.
 
 https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
 """
@@ -13,17 +13,17 @@ from xml.parsers import expat
 
 from tritonctl.formats.graph_file import (
     BrokenFileError,
-    Graph,
+    ExternalWeights,
     GraphTensor,
+    ModelGraph,
     Shape,
-    UnjudgedError,
-    Weights,
+    UndecidedFileError,
     whole_number,
 )
 
 # The model.xml of a large language model has a few megabytes.
-LARGEST = 64 << 20
-_MOST_NAMES = 16
+MAX_IR_BYTES = 64 << 20
+_MAX_NAMES = 16
 _NAMES = re.compile(r"(?:[^,\\]|\\.)+")
 # The first version whose tensors have layouts.
 _LAYOUTS = 11
@@ -31,24 +31,24 @@ _LAYOUTS = 11
 _Port = tuple[str, str]
 
 
-def read_ir(path: Path) -> Graph:
-    """Read a model.xml. Raises OSError, and UnjudgedError for one that is too large."""
-    if path.stat().st_size > LARGEST:
-        raise UnjudgedError
+def read_ir(path: Path) -> ModelGraph:
+    """Read a model.xml. Raises OSError, and UndecidedFileError for one that is too large."""
+    if path.stat().st_size > MAX_IR_BYTES:
+        raise UndecidedFileError(f"it has over {MAX_IR_BYTES >> 20} MiB")
     reader = _Reader()
     try:
         with path.open("rb") as file:
-            reader.read(file.read(LARGEST))
+            reader.read(file.read(MAX_IR_BYTES))
     except (expat.ExpatError, BrokenFileError) as error:
-        return Graph(path, "OpenVINO IR", broken=f"it is not an OpenVINO IR: {error}")
+        return ModelGraph(path, "OpenVINO IR", read_error=f"it is not an OpenVINO IR: {error}")
     return reader.graph(path)
 
 
 class _Reader:
-    """Reads the elements `net/layers/layer` and `net/edges/edge` as the parser meets them."""
+    """Collects the elements `net/layers/layer` and `net/edges/edge` during parsing."""
 
     def __init__(self) -> None:
-        self._above: list[str] = []
+        self._element_path: list[str] = []
         self._version = 0
         self._layer: Mapping[str, str] = {}
         self._port: _Port = ("", "")
@@ -63,7 +63,7 @@ class _Reader:
         self._with_batch: set[str] = set()
 
     def read(self, content: bytes) -> None:
-        """Raises ExpatError and BrokenFileError."""
+        """Parse the content. Raises ExpatError and BrokenFileError."""
         parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -73,22 +73,24 @@ class _Reader:
         if not self._layers:
             raise BrokenFileError("it has no layers")
 
-    def graph(self, path: Path) -> Graph:
-        """The graph that was read."""
+    def graph(self, path: Path) -> ModelGraph:
+        """Return the graph of the parsed content."""
         layers = self._layers.values()
-        return Graph(
+        return ModelGraph(
             path,
             "OpenVINO IR",
-            inputs=tuple(self._input(each) for each in layers if each.get("type") == "Parameter"),
-            outputs=tuple(self._output(each) for each in layers if each.get("type") == "Result"),
-            weights=(Weights(path.with_suffix(".bin").name, self._weights),)
+            inputs=tuple(
+                self._input(layer) for layer in layers if layer.get("type") == "Parameter"
+            ),
+            outputs=tuple(self._output(layer) for layer in layers if layer.get("type") == "Result"),
+            weights=(ExternalWeights(path.with_suffix(".bin").name, self._weights),)
             if self._weights
             else (),
             batched=self._batched(),
         )
 
     def _batched(self) -> bool | None:
-        inputs = {name for name, one in self._layers.items() if one.get("type") == "Parameter"}
+        inputs = {name for name, layer in self._layers.items() if layer.get("type") == "Parameter"}
         return inputs <= self._with_batch if inputs and self._version >= _LAYOUTS else None
 
     def _input(self, layer: Mapping[str, str]) -> GraphTensor:
@@ -105,8 +107,8 @@ class _Reader:
         return GraphTensor((*usual, *reversed(names)), None, "", tuple(shape) if shape else None)
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        self._above.append(tag)
-        match self._above:
+        self._element_path.append(tag)
+        match self._element_path:
             case ["net"]:
                 self._version = whole_number(attributes.get("version", "")) or 0
             case ["net", "layers", "layer"]:
@@ -131,13 +133,13 @@ class _Reader:
         self._text = ""
 
     def _end(self, _: str) -> None:
-        if self._above == ["net", "layers", "layer", "output", "port", "dim"]:
+        if self._element_path == ["net", "layers", "layer", "output", "port", "dim"]:
             self._dims.setdefault(self._port, []).append(_size(self._text))
-        self._above.pop()
+        self._element_path.pop()
 
     def _data(self, text: str) -> None:
-        if self._above[-1] == "dim":
-            self._text += text[:_MOST_NAMES]
+        if self._element_path[-1] == "dim":
+            self._text += text[:_MAX_NAMES]
 
 
 def _refuse(*_: object) -> None:
@@ -145,12 +147,12 @@ def _refuse(*_: object) -> None:
 
 
 def _names(written: str) -> tuple[str, ...]:
-    """Names separated by commas; `\\,` is a comma within a name."""
-    return tuple(name.replace("\\,", ",") for name in _NAMES.findall(written)[:_MOST_NAMES])
+    """Split names at commas; `\\,` is a comma within a name."""
+    return tuple(name.replace("\\,", ",") for name in _NAMES.findall(written)[:_MAX_NAMES])
 
 
 def _shape(written: str) -> Shape:
-    """`?,3,1..224`."""
+    """Parse a shape such as `?,3,1..224`."""
     return tuple(map(_size, written.split(","))) if written.strip() else ()
 
 

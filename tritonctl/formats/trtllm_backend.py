@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of NVIDIA's `tensorrt_llm` model, and what each may be: for render and for check.
+"""The parameters of NVIDIA's `tensorrt_llm` model and their valid values, for render and check.
 
-As the backend reads them: triton_backend/inflight_batcher_llm/src/model_instance_state.cc and
+They follow the backend's code: triton_backend/inflight_batcher_llm/src/model_instance_state.cc and
 triton_backend/all_models/inflight_batcher_llm/tensorrt_llm in
 https://github.com/NVIDIA/TensorRT-LLM (0.20 to 1.2.1);
 https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/model_config.md
@@ -22,12 +22,16 @@ DECODING_MODES = (
     *("medusa", "redrafter", "lookahead", "eagle"),
 )
 LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
-LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
-# The C++ backend looks these up without a default and refuses the model without one of them; they
-# may be empty (getGuidedDecodingConfigFromParams in its model_instance_state.cc).
-DEMANDED = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
-# Names that earlier releases read, and what became of each.
-FORMER = {
+LOOKAHEAD_PARAMETERS = (
+    "lookahead_window_size",
+    "lookahead_ngram_size",
+    "lookahead_verification_set_size",
+)
+# The C++ backend has no default for these and refuses the model without one of them; they may be
+# empty (getGuidedDecodingConfigFromParams in its model_instance_state.cc).
+DEMANDED_PARAMETERS = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
+# Names that earlier releases read, with their replacements.
+FORMER_PARAMETERS = {
     "worker_path": "it is now called executor_worker_path",
     "max_kv_cache_length": "it is now called max_attention_window_size",
     "max_num_sequences": "the engine's max_batch_size counts now",
@@ -44,7 +48,7 @@ def _is_number(text: str) -> bool:
 
 
 _SETS = re.compile(r"\s*\d+\s*(,\s*\d+\s*)*(;\s*\d+\s*(,\s*\d+\s*)*)*;?\s*\Z")
-# What the string of each kind looks like, in words and as the backend reads it.
+# The format of each kind's string: its description and the backend's test.
 _READABLE: dict[Kind, tuple[str, Callable[[str], object]]] = {
     "whole": ("a whole number", re.compile(r"\s*[+-]?\d+\s*\Z").match),
     "number": ("a number", _is_number),
@@ -53,7 +57,7 @@ _READABLE: dict[Kind, tuple[str, Callable[[str], object]]] = {
         {"True", "true", "TRUE", "1", "False", "false", "FALSE", "0"}.__contains__,
     ),
     "windows": (
-        "whole numbers with commas between them",
+        "whole numbers separated by commas",
         re.compile(r"\s*\d+\s*(,\s*\d+\s*)*\Z").match,
     ),
     "gpus": ('GPUs as in "0,1;2,3"', _SETS.match),
@@ -61,33 +65,31 @@ _READABLE: dict[Kind, tuple[str, Callable[[str], object]]] = {
 }
 
 
-class Limit(NamedTuple):
-    """A range of numbers. asserted: TensorRT-LLM's executor refuses the model outside of it."""
+class ParameterLimit(NamedTuple):
+    """A range of numbers."""
 
-    words: str
+    expected_format: str
     holds: Callable[[float], bool]
-    asserted: bool
+    asserted: bool  # TensorRT-LLM's executor refuses the model for numbers out of range
 
 
-_ABOVE_0_BELOW_1 = Limit("above 0 and below 1", lambda number: 0 < number < 1, True)
-_AT_LEAST_1 = Limit("1 or more", lambda number: number >= 1, True)
-_FROM_0_TO_1 = Limit("from 0 to 1", lambda number: 0 <= number <= 1, False)
+_ABOVE_0_BELOW_1 = ParameterLimit("above 0 and below 1", lambda number: 0 < number < 1, True)
+_ONE_OR_MORE = ParameterLimit("1 or more", lambda number: number >= 1, True)
+_FROM_0_TO_1 = ParameterLimit("from 0 to 1", lambda number: 0 <= number <= 1, False)
 
 
 class Parameter(NamedTuple):
-    """What a parameter's string must be.
-
-    default: what the backend takes, with a line in its log, in place of what it cannot read.
-    """
+    """The valid strings of a parameter."""
 
     kind: Kind
+    # The value that the backend uses, with a line in its log, for an unreadable string.
     default: str = ""
-    limit: Limit | None = None
+    limit: ParameterLimit | None = None
     choices: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
-        """What its string must be, in words."""
+    def expected_format(self) -> str:
+        """The description of its valid strings."""
         return _READABLE[self.kind][0]
 
     def fits(self, text: str) -> bool:
@@ -99,7 +101,7 @@ PARAMETERS: dict[str, Parameter] = {
     "gpt_model_type": Parameter("choice", choices=STRATEGIES),
     "gpt_model_path": Parameter("text"),
     "encoder_model_path": Parameter("text"),
-    "max_beam_width": Parameter("whole", "1", _AT_LEAST_1),
+    "max_beam_width": Parameter("whole", "1", _ONE_OR_MORE),
     "max_tokens_in_paged_kv_cache": Parameter("whole", "no bound"),
     "kv_cache_free_gpu_mem_fraction": Parameter("number", "0.9", _ABOVE_0_BELOW_1),
     "cross_kv_cache_fraction": Parameter("number", "none", _ABOVE_0_BELOW_1),
@@ -107,7 +109,7 @@ PARAMETERS: dict[str, Parameter] = {
     "kv_cache_onboard_blocks": Parameter("flag", "true"),
     "enable_kv_cache_reuse": Parameter("flag", "true"),
     "max_attention_window_size": Parameter("windows", "the longest sequence"),
-    "sink_token_length": Parameter("whole", "none", _AT_LEAST_1),
+    "sink_token_length": Parameter("whole", "none", _ONE_OR_MORE),
     "batch_scheduler_policy": Parameter("choice", choices=POLICIES),
     "enable_chunked_context": Parameter("flag", "false"),
     "exclude_input_in_output": Parameter("flag", "false"),
@@ -126,7 +128,7 @@ PARAMETERS: dict[str, Parameter] = {
     "lora_cache_host_memory_bytes": Parameter("whole", "1 GB"),
     "lora_prefetch_dir": Parameter("text"),
     "decoding_mode": Parameter("choice", choices=DECODING_MODES),
-    **dict.fromkeys(LOOKAHEAD, Parameter("whole")),
+    **dict.fromkeys(LOOKAHEAD_PARAMETERS, Parameter("whole")),
     "medusa_choices": Parameter("text"),
     "eagle_choices": Parameter("text"),
     "gpu_weights_percent": Parameter("number", "1.0", _FROM_0_TO_1),
@@ -141,5 +143,7 @@ PARAMETERS: dict[str, Parameter] = {
     "executor_worker_path": Parameter("text"),
     "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("text"),
 }
-# Read by exception: what cannot be read is a line in the log, and the default.
-READ = {name: parameter for name, parameter in PARAMETERS.items() if parameter.default}
+# For these the backend logs an unreadable value and uses the default.
+PARAMETERS_WITH_DEFAULT = {
+    name: parameter for name, parameter in PARAMETERS.items() if parameter.default
+}

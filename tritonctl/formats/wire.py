@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf's wire format, read field by field from a file; large fields are skipped.
+"""Read protobuf's wire format field by field from a file, skipping large fields.
 
-https://protobuf.dev/programming-guides/encoding/. The file is read in windows and never mapped: one
-that shrinks while it is mapped kills the process.
+https://protobuf.dev/programming-guides/encoding/. The file is read in windows and never mapped: a
+mapped file that shrinks kills the process.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-from tritonctl.formats.graph_file import BrokenFileError, UnjudgedError
+from tritonctl.formats.graph_file import BrokenFileError, UndecidedFileError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WIRES = (VARINT, FIXED64, BYTES, FIXED32)
 _WINDOW = 1 << 16
 _SMALL = 1 << 20
-_LONGEST_NAME = 1 << 12
-# Ten times as many as the largest graphs have: a file may be made to take hours.
-_MOST_FIELDS = 300_000
+_MAX_NAME_BYTES = 1 << 12
+# Ten times as many as the largest graphs have; crafted files could otherwise take hours.
+_MAX_FIELDS = 300_000
 # A number has at most ten bytes of seven bits.
-_MOST_BITS = 70
+_MAX_VARINT_BITS = 70
 
 
 class _Bytes(Protocol):
@@ -29,17 +29,17 @@ class _Bytes(Protocol):
 
 
 class WireFile:
-    """A file by position: a small one as a whole, a large one a window at a time."""
+    """Bytes of a file by position: a small file is read at once, a large one in windows."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
         self._window = b""
         self._start = 0
-        self.fields_left = _MOST_FIELDS
+        self.remaining_fields = _MAX_FIELDS
         self.bytes: _Bytes = self
         if size <= _SMALL:
-            self.bytes = whole = os.pread(descriptor, size, 0)
-            if len(whole) < size:
+            self.bytes = content = os.pread(descriptor, size, 0)
+            if len(content) < size:
                 raise BrokenFileError("it shrinks while it is read")
 
     def __getitem__(self, index: int) -> int:
@@ -52,47 +52,49 @@ class WireFile:
         return self._window[offset]
 
     def text(self, start: int, stop: int) -> str:
-        """The text there, cut where it is too long for a name."""
-        length = min(stop - start, _LONGEST_NAME)
+        """Return the text of a byte range, truncated to the maximum length of a name."""
+        length = min(stop - start, _MAX_NAME_BYTES)
         return os.pread(self._descriptor, length, start).decode("utf-8", "replace")
 
 
 def messages(file: WireFile, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message that have a length: number, start, end."""
+    """Yield the length-delimited fields of a message: number, start, end."""
     return ((n, a, b) for n, wire, a, b in fields(file, start, stop) if wire == BYTES)
 
 
-def fields(file: WireFile, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: number, wire type, start and end; of a varint its value and 0."""
+def fields(file: WireFile, position: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields of a message: number, wire type, start and end; for a varint value and 0."""
     data = file.bytes
-    while at < stop:
-        file.fields_left -= 1
-        if file.fields_left < 0:
-            raise UnjudgedError
-        begin = at
-        key, at = _varint(data, at, stop)
+    while position < stop:
+        file.remaining_fields -= 1
+        if file.remaining_fields < 0:
+            raise UndecidedFileError("its graph is too large to be read here")
+        field_start = position
+        key, position = _varint(data, position, stop)
         number, wire = key >> 3, key & 7
         if number == 0 or wire not in _WIRES:
-            raise BrokenFileError(f"it is not protobuf at byte {begin}")
+            raise BrokenFileError(f"it is not protobuf at byte {field_start}")
         if wire == VARINT:
-            value, at = _varint(data, at, stop)
+            value, position = _varint(data, position, stop)
             yield number, wire, value, 0
             continue
         if wire == BYTES:
-            length, at = _varint(data, at, stop)
+            length, position = _varint(data, position, stop)
         else:
             length = 4 if wire == FIXED32 else 8
-        if length > stop - at:
-            raise BrokenFileError(f"it is cut off: the field at byte {begin} has {length} bytes")
-        yield number, wire, at, at + length
-        at += length
+        if length > stop - position:
+            raise BrokenFileError(
+                f"it is cut off: the field at byte {field_start} has {length} bytes"
+            )
+        yield number, wire, position, position + length
+        position += length
 
 
 def _varint(data: _Bytes, at: int, stop: int) -> tuple[int, int]:
     if at < stop and (byte := data[at]) & 0x80 == 0:
         return byte, at + 1  # almost all of them
     value = shift = 0
-    while at < stop and shift < _MOST_BITS:
+    while at < stop and shift < _MAX_VARINT_BITS:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift

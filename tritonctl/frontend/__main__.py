@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frontend's process: `python -m tritonctl.frontend CONFIG.json`.
-
-With `--live` its health check.
-"""
+"""Run the frontend: `python -m tritonctl.frontend CONFIG.json`; with `--live`, check its health."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _ANSWER_SECONDS = 3
 
 
 def main(file: Path) -> int:
-    """Serve until it is asked to end; 0 then."""
+    """Serve until SIGTERM or SIGINT; return the exit code."""
     try:
         return 0 if run(FrontendConfig.read(file)) else 1
     except TritonctlError as error:
@@ -29,7 +26,7 @@ def main(file: Path) -> int:
 
 
 def is_live(file: Path) -> bool:
-    """Whether the frontend with that configuration answers: the health check of its container."""
+    """Whether the frontend with this configuration answers; its container's health check."""
     port = FrontendConfig.read(file).settings.port
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_SECONDS)
     try:
@@ -42,5 +39,5 @@ def is_live(file: Path) -> bool:
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1])
-    sys.exit((0 if is_live(given) else 1) if "--live" in sys.argv[2:] else main(given))
+    config_file = Path(sys.argv[1])
+    sys.exit((0 if is_live(config_file) else 1) if "--live" in sys.argv[2:] else main(config_file))

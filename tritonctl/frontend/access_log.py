@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The access log: a line of JSON per request, without what was asked or answered.
+"""The access log: one JSON line per request, without prompts and answers.
 
-With `frontend.log_prompts` it has the request's body and the answer's text, too: for a debugging
-session, not for a service.
+`frontend.log_prompts` adds the prompts and the answers' texts: for debugging sessions, not for a
+service.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-_LONGEST = 256  # of a client's own words: a model that nobody serves, a user agent
+_MAX_VALUE_LENGTH = 256  # of text from the client: an unknown model, a path
 
 
 class AccessLog:
-    """Writes to a text stream, whole lines."""
+    """Writes whole lines to a text stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, record: Mapping[str, Any], *, text: Mapping[str, Any] | None = None) -> None:
-        """One line. Values that are None are left out. text: what is written at full length."""
+        """Write one line without values that are None. text: fields that are not shortened."""
         line = {key: _short(value) for key, value in record.items() if value is not None}
-        # ASCII: a line stays a line, whatever characters a terminal or a reader takes for an end.
+        # ASCII only: some terminals and readers treat other Unicode characters as line ends.
         self._stream.write(json.dumps(line | dict(text or {}), default=str) + "\n")
         self._stream.flush()
 
 
 def _short(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > _LONGEST:
-        return value[:_LONGEST] + "…"
+    if isinstance(value, str) and len(value) > _MAX_VALUE_LENGTH:
+        return value[:_MAX_VALUE_LENGTH] + "…"
     return value

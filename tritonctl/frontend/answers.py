@@ -1,266 +1,317 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers to one request for text: one gRPC stream each, their chunks as they come.
+"""Generate the answers to one text request, with one gRPC stream per answer.
 
-A request passes all parts between its body and its answers in `_Request.run`: its length, its
-tenant's budgets, a replica for each answer, each chunk counted and handed on.
+`TextGenerator.generate` is the whole path from request to answers: it counts the prompts, reserves
+tokens in the tenant's budget, chooses a replica for each answer, and records each chunk before its
+reader gets it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 from tritonctl.errors import TritonctlError
 from tritonctl.frontend import errors
-from tritonctl.frontend.ahead import running
-from tritonctl.frontend.asked import TextAsked, Usage
+from tritonctl.frontend.async_streams import merge_streams, prefetch_first
 from tritonctl.frontend.budgets.admission import Budgets, Grant
 from tritonctl.frontend.errors import ApiError
-from tritonctl.frontend.exchange import Exchange
-from tritonctl.frontend.observed import Call
-from tritonctl.frontend.planning import Planned, plan, surely_fits
-from tritonctl.frontend.routing.router import Placement
-from tritonctl.frontend.sampling import of_choice
-from tritonctl.frontend.upstream import Servers
+from tritonctl.frontend.http_request import HttpRequest
+from tritonctl.frontend.logprobs import vocabulary_of
+from tritonctl.frontend.planning import PromptPlan, plan_prompts, surely_fits
+from tritonctl.frontend.request_telemetry import CallTelemetry
+from tritonctl.frontend.routing.router import ReplicaPlacement
+from tritonctl.frontend.sampling import sampling_of_choice
+from tritonctl.frontend.text_models import TextModel
+from tritonctl.frontend.text_request import TextGenerationRequest, Usage
+from tritonctl.frontend.upstream import TritonServers
+from tritonctl.frontend.vocabulary import Vocabulary
 from tritonctl.protocol.generation import Chunk, Queueing, prompt_tensor
 
-# Finish reasons of the ensemble's that are OpenAI's, too.
-FINISHED = ("stop", "length")
-_NOTHING = Chunk("", 0, 0, "", 0)
-_ENOUGH = "stop"  # of an answer that was ended here
-
-# Takes a chunk of the answer with this index, and says whether that is enough of it.
-Take = Callable[[int, Chunk], Awaitable[bool]]
-_T = TypeVar("_T")
+# The ensemble's finish reasons that OpenAI has as well.
+FINISH_REASONS = ("stop", "length")
+_NO_CHUNK = Chunk("", 0, 0, "", 0)
+_FINISHED_HERE = "stop"  # outcome of an answer that the frontend ended
+_LARGE_BYTES = 65_536  # prompts whose encoding takes so long that other streams come in between
 
 
-class Answers:
-    """Asks for text."""
+@dataclass(frozen=True)
+class TextGenerator:
+    """Generates text on the servers, within the tenants' budgets."""
 
-    def __init__(self, servers: Servers, budgets: Budgets) -> None:
-        self._servers = servers
-        self._budgets = budgets
+    servers: TritonServers
+    budgets: Budgets
 
-    async def ask(self, exchange: Exchange, asked: TextAsked, usage: Usage, take: Take) -> None:
-        """Ask and hand each chunk to `take`; `usage` is complete at the end. Raises ApiError."""
-        await _Request(self._servers, self._budgets, exchange, asked, usage, take).run()
+    def vocabulary(self, model: str, text: TextModel) -> Vocabulary:
+        """Read the tokenizer of the server, else of the checkpoint. Raises ApiError."""
+        return vocabulary_of(self.servers.counter.tokenizer(model) or text.tokenizer)
+
+    @asynccontextmanager
+    async def generate(
+        self, request: HttpRequest, generation: TextGenerationRequest
+    ) -> AsyncIterator[TextGeneration]:
+        """Generate the answers while they are read within the block.
+
+        Leaving the block closes their streams, refunds unused tokens and completes `usage` and the
+        request's record. Raises ApiError, also in place of a stream's TritonctlError within the
+        block.
+        """
+        answers = TextGeneration(self.servers, self.budgets, request, generation)
+        try:
+            async with (
+                answers._plan_prompts() as prefetched,
+                answers._admit() as grant,
+                answers._open_streams(grant, prefetched),
+            ):
+                yield answers
+        except TritonctlError as error:
+            raise errors.from_tritonctl_error(
+                error, generation.prompt_field, generation.fields
+            ) from error
+        finally:
+            answers._end_telemetry()
+        request.record.outcome = answers._outcome()
 
 
 @dataclass(eq=False)
 class _Answer:
-    """One of them while it comes. last: its latest chunk, which counts the whole answer so far."""
+    """One answer while it is streamed."""
 
     index: int
-    call: Call
-    last: Chunk = _NOTHING
+    call: CallTelemetry
+    last_chunk: Chunk = _NO_CHUNK  # its counts cover the whole answer so far
+    is_finished: bool = False  # the reader wants no further chunk
 
     @property
-    def begun(self) -> bool:
-        """Whether any of it has come."""
-        return self.last is not _NOTHING
+    def has_started(self) -> bool:
+        """Whether a chunk has arrived."""
+        return self.last_chunk is not _NO_CHUNK
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Tokens of the prompt, and of the answer so far, as the server counts them."""
-        return self.last.num_input_tokens, self.last.num_output_tokens
+        """The server's counts: tokens of the prompt, and of the answer so far."""
+        return self.last_chunk.num_input_tokens, self.last_chunk.num_output_tokens
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """An answer's stream that has been asked for, and where."""
+class _OpenStream:
+    """An answer's open stream, and its replica."""
 
-    placement: Placement
+    placement: ReplicaPlacement
     chunks: AsyncIterator[Chunk]
 
 
 @dataclass(eq=False)
-class _Request:
-    """One request. planned: its prompts, when their lengths are known."""
+class TextGeneration:
+    """The answers to one request while they are generated.
 
-    servers: Servers
+    Iterate for their chunks in the order of arrival, each with the index of its answer. The next
+    chunk of an answer is read from its stream only after the previous one has been processed.
+    """
+
+    servers: TritonServers
     budgets: Budgets
-    exchange: Exchange
-    asked: TextAsked
-    usage: Usage
-    take: Take
-    answers: list[_Answer] = field(default_factory=list)
-    planned: Sequence[Planned] = ()
+    request: HttpRequest
+    generation: TextGenerationRequest
+    usage: Usage = field(default_factory=Usage)  # complete after the block
+    _answers: list[_Answer] = field(default_factory=list)
+    _plans: Sequence[PromptPlan] = ()  # of its prompts, once their lengths are known
+    _chunks: AsyncIterator[tuple[int, Chunk]] = field(init=False)
 
-    async def run(self) -> None:
-        """As `Answers.ask`."""
-        facts, asked = self.exchange.facts, self.asked
-        try:
-            async with self._counted() as ahead, self._admitted() as grant:
-                enough = await _together(
-                    [self._answer(answer, grant, ahead) for answer in self.answers]
-                )
-        except TritonctlError as error:
-            raise errors.of_tritonctl(error, asked.prompt_field, asked.fields) from error
-        finally:
-            for answer in self.answers:
-                answer.call.end(*answer.counts, answer.last.finish_reason)
-            self._count(self.usage)
-            facts.prompt_tokens = self.usage.prompt_tokens
-            facts.output_tokens = self.usage.completion_tokens
-            facts.resumes = sum(answer.last.resumes for answer in self.answers)
-        if any(enough):
-            facts.outcome = _ENOUGH
-        else:
-            facts.outcome = self._finish_reason()
+    def __aiter__(self) -> AsyncIterator[tuple[int, Chunk]]:
+        return self._chunks
+
+    def finish(self, index: int) -> None:
+        """End an answer: the next iteration closes its stream, but no other."""
+        self._answers[index].is_finished = True
 
     @asynccontextmanager
-    async def _counted(self) -> AsyncIterator[_Sent | None]:
-        """Know the prompts' lengths. Raises ApiError for one that is refused by its length.
+    async def _plan_prompts(self) -> AsyncIterator[_OpenStream | None]:
+        """Count the prompts' tokens. Raises ApiError for a prompt that is too long.
 
-        A request that goes to the same place whatever its length is, is on its way meanwhile:
-        counting would hold its first token up by the better part of a millisecond.
+        A request whose length does not affect its placement is sent before it is counted:
+        counting first would delay its first token by most of a millisecond.
         """
-        asked = self.asked
-        contents = [prompt_tensor(prompt) for prompt in asked.prompts]
+        generation = self.generation
+        contents = [prompt_tensor(prompt) for prompt in generation.prompts]
+        await _let_others_run(contents)
         _, content = contents[0]
-        if self._runs_ahead(content):
-            self._begin()
-            expected = self.servers.expected.of(asked.target.model, asked.sampling.max_tokens)
+        if self._can_prefetch(content):
+            self._start_answers()
+            expected = self.servers.expected.of(
+                generation.target.model, generation.sampling.max_tokens
+            )
             async with (
-                self._sent(self.answers[0], content, len(content) + expected) as sent,
-                running(sent.chunks) as chunks,
+                self._open_stream(self._answers[0], content, len(content) + expected) as stream,
+                prefetch_first(stream.chunks) as chunks,
             ):
-                await self._plan(contents)
-                yield replace(sent, chunks=chunks)
+                await self._count(contents)
+                yield replace(stream, chunks=chunks)
         else:
-            await self._plan(contents)
-            self._begin()
+            await self._count(contents)
+            self._start_answers()
             yield None
 
-    async def _plan(self, contents: Sequence[tuple[str, bytes]]) -> None:
-        asked = self.asked
-        self.planned = await _together([plan(self.servers, asked, *each) for each in contents])
-        work = sum(each.work for each in self.planned)
-        self.exchange.facts.expected_tokens = work * asked.choices
+    async def _count(self, contents: Sequence[tuple[str, bytes]]) -> None:
+        await _let_others_run(contents)
+        self._plans = await plan_prompts(self.servers, self.generation, contents)
+        work = sum(each.work for each in self._plans)
+        self.request.record.expected_tokens = work * self.generation.choices
+        await _let_others_run(contents)
 
-    def _runs_ahead(self, content: bytes) -> bool:
-        """Whether it fits anyhow, goes to the one server there is, and no budget is for it."""
+    def _can_prefetch(self, content: bytes) -> bool:
+        """Whether the prompt fits in any case, only one server exists and no budget applies."""
         return (
-            self.asked.answers == 1
-            and self.exchange.tenant.unlimited
-            and self.servers.router.own == 1
-            and surely_fits(self.servers, self.asked, content)
+            self.generation.answer_count == 1
+            and self.request.tenant.unlimited
+            and self.servers.router.primary_count == 1
+            and surely_fits(self.servers, self.generation, content)
         )
 
-    def _begin(self) -> None:
-        """The answers, none of which has come."""
-        observed, asked = self.exchange.observed, self.asked
-        self.answers = [_Answer(i, observed.call(asked.named)) for i in range(asked.answers)]
-        if observed.keeps_text:
-            texts = [""] * asked.answers
-            self.exchange.facts.text |= {"prompts": asked.prompts, "answers": texts}
+    def _start_answers(self) -> None:
+        """Create the answers and their telemetry."""
+        telemetry, generation = self.request.telemetry, self.generation
+        self._answers = [
+            _Answer(i, telemetry.start_call(generation.trace_attributes))
+            for i in range(generation.answer_count)
+        ]
+        if telemetry.logs_text:
+            texts = [""] * generation.answer_count
+            self.request.record.text |= {"prompts": generation.prompts, "answers": texts}
 
     @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[Grant]:
-        """Within the tenant's budgets; what was not used is given back at the end.
+    async def _admit(self) -> AsyncIterator[Grant]:
+        """Reserve tokens in the tenant's budgets; refund unused tokens at the end.
 
-        A client that leaves before the first token pays for its prompt, which may have been read.
+        A client that leaves before the first token pays for its prompt: the model may have read it.
         """
-        exchange, facts = self.exchange, self.exchange.facts
-        rooms = [each.room for each in self.planned]
-        if None in rooms and exchange.tenant.tokens_per_minute is not None:
+        request, record = self.request, self.request.record
+        answer_limits = [each.max_answer_tokens for each in self._plans]
+        if None in answer_limits and request.tenant.tokens_per_minute is not None:
             raise ApiError(
                 400,
-                "this key has a limit of tokens, and the longest answer of this model is not "
-                "known: say how many tokens it may have, `max_tokens`",
+                "this key has a token limit, and the maximum answer length of this model is "
+                "unknown: set `max_tokens`",
                 code="invalid_value",
                 param="max_tokens",
             )
-        prompt = sum(each.count.at_most for each in self.planned)
-        new = sum(room or 0 for room in rooms)
-        choices = self.asked.choices
-        async with self.budgets.admit(exchange.tenant, prompt, new, choices) as grant:
-            exchange.headers = grant.headers
-            facts.reserved_tokens = grant.claim.reserved
+        prompt = sum(each.count.upper_bound for each in self._plans)
+        new = sum(limit or 0 for limit in answer_limits)
+        choices = self.generation.choices
+        async with self.budgets.admit(request.tenant, prompt, new, choices) as grant:
+            request.headers = grant.headers
+            record.reserved_tokens = grant.claim.reserved
             try:
                 yield grant
             except TritonctlError:
-                if not any(answer.begun for answer in self.answers):
+                if not any(answer.has_started for answer in self._answers):
                     grant.settle(0, 0)
                 raise
             finally:
-                if any(answer.begun for answer in self.answers):
+                if any(answer.has_started for answer in self._answers):
                     used = Usage()
-                    self._count(used)
+                    self._fill_usage(used)
                     grant.settle(used.prompt_tokens, used.completion_tokens)
-                facts.refunded_tokens = grant.claim.reserved - grant.used
-
-    async def _answer(self, answer: _Answer, grant: Grant, ahead: _Sent | None) -> bool:
-        """One answer, from its beginning to its end. Whether it was ended here: it is enough."""
-        facts, call = self.exchange.facts, answer.call
-        model, planned = self.asked.target.model, self.planned[answer.index // self.asked.choices]
-        texts = facts.text.get("answers")
-        sending = nullcontext(ahead) if ahead else self._sent(answer, planned.content, planned.work)
-        async with sending as sent:
-            facts.placements.append((sent.placement.url, sent.placement.reason))
-            async for chunk in sent.chunks:
-                new = chunk.num_output_tokens - answer.last.num_output_tokens
-                answer.last = chunk
-                facts.replica = sent.placement.url
-                facts.model_version = call.model_version = chunk.model_version or None
-                grant.output(new)
-                call.tokens(chunk.num_output_tokens, chunk.received_ns)
-                if texts is not None:
-                    texts[answer.index] += chunk.text
-                if facts.first_token is None and chunk.num_output_tokens:
-                    facts.first_token = chunk.received_ns / 1e9
-                if await self.take(answer.index, chunk):
-                    return True
-        if answer.begun:
-            prompt_tokens, output_tokens = answer.counts
-            self.servers.expected.learn(model, output_tokens)
-            await self.servers.counter.served(model, planned.count, prompt_tokens)
-        return False
+                record.refunded_tokens = grant.claim.reserved - grant.used
 
     @asynccontextmanager
-    async def _sent(self, answer: _Answer, content: bytes, work: int) -> AsyncIterator[_Sent]:
-        """An answer's stream, from the replica that is chosen and, if that breaks, from others."""
-        asked, index = self.asked, answer.index
-        choosing = self.servers.router.choose(asked.target.model, work=work, beginning=content)
+    async def _open_streams(
+        self, grant: Grant, prefetched: _OpenStream | None
+    ) -> AsyncIterator[None]:
+        """Make the chunks available to the block, and close all streams after it."""
+        streams = [self._read(answer, grant, prefetched) for answer in self._answers]
+        async with merge_streams(streams) as self._chunks:
+            yield
+
+    async def _read(
+        self, answer: _Answer, grant: Grant, prefetched: _OpenStream | None
+    ) -> AsyncGenerator[tuple[int, Chunk]]:
+        """Yield and record the chunks of one answer."""
+        record, call, index = self.request.record, answer.call, answer.index
+        plan = self._plans[index // self.generation.choices]
+        texts = record.text.get("answers")
+        opening = (
+            nullcontext(prefetched)
+            if prefetched
+            else self._open_stream(answer, plan.content, plan.work)
+        )
+        async with opening as stream:
+            record.placements.append((stream.placement.url, stream.placement.reason))
+            async for chunk in stream.chunks:
+                new = chunk.num_output_tokens - answer.last_chunk.num_output_tokens
+                answer.last_chunk = chunk
+                record.replica = stream.placement.url
+                record.model_version = call.model_version = chunk.model_version or None
+                grant.output(new)
+                call.record_tokens(chunk.num_output_tokens, chunk.received_ns)
+                if texts is not None:
+                    texts[index] += chunk.text
+                if record.first_token is None and chunk.num_output_tokens:
+                    record.first_token = chunk.received_ns / 1e9
+                yield index, chunk
+                if answer.is_finished:
+                    return
+        if answer.has_started:
+            model = self.generation.target.model
+            prompt_tokens, output_tokens = answer.counts
+            self.servers.expected.learn(model, output_tokens)
+            await self.servers.counter.compare_with_server(model, plan.count, prompt_tokens)
+
+    @asynccontextmanager
+    async def _open_stream(
+        self, answer: _Answer, content: bytes, work: int
+    ) -> AsyncIterator[_OpenStream]:
+        """Open an answer's stream. If its replica breaks, other replicas continue it."""
+        generation, index = self.generation, answer.index
+        choosing = self.servers.router.choose(generation.target.model, work=work, prompt=content)
         async with choosing as placement:
             stream = placement.stream(
-                asked.prompts[index // asked.choices],
-                of_choice(asked.sampling, index % asked.choices),
-                queueing=Queueing(self.exchange.tenant.priority),
+                generation.prompts[index // generation.choices],
+                sampling_of_choice(generation.sampling, index % generation.choices),
+                queueing=Queueing(self.request.tenant.priority),
                 traceparent=answer.call.traceparent,
             )
             async with aclosing(stream) as chunks:
-                yield _Sent(placement, chunks)
+                yield _OpenStream(placement, chunks)
 
-    def _count(self, usage: Usage) -> None:
-        begun = [answer for answer in self.answers if answer.begun]
-        read = {one.index // self.asked.choices: one.last.num_input_tokens for one in begun}
-        usage.prompt_tokens = sum(read.values())
-        usage.completion_tokens = sum(answer.last.num_output_tokens for answer in begun)
+    def _fill_usage(self, usage: Usage) -> None:
+        started = [answer for answer in self._answers if answer.has_started]
+        prompt_tokens = {
+            answer.index // self.generation.choices: answer.last_chunk.num_input_tokens
+            for answer in started
+        }
+        usage.prompt_tokens = sum(prompt_tokens.values())
+        usage.completion_tokens = sum(answer.last_chunk.num_output_tokens for answer in started)
 
-    def _finish_reason(self) -> str:
-        """The last answer's. Raises ApiError where one has none that is OpenAI's."""
-        if any(answer.last.finish_reason not in FINISHED for answer in self.answers):
+    def _end_telemetry(self) -> None:
+        """Record the server's counts."""
+        for answer in self._answers:
+            answer.call.end(*answer.counts, answer.last_chunk.finish_reason)
+        self._fill_usage(self.usage)
+        record = self.request.record
+        record.prompt_tokens = self.usage.prompt_tokens
+        record.output_tokens = self.usage.completion_tokens
+        record.resumes = sum(answer.last_chunk.resumes for answer in self._answers)
+
+    def _outcome(self) -> str:
+        """The last answer's finish reason. Raises ApiError if an answer is incomplete."""
+        finish_reasons = [
+            _FINISHED_HERE if answer.is_finished else answer.last_chunk.finish_reason
+            for answer in self._answers
+        ]
+        if any(reason not in FINISH_REASONS for reason in finish_reasons):
             raise ApiError(
                 503,
                 "The model's server ended the answer before it was complete",
                 type=errors.SERVER,
                 code="incomplete_answer",
             )
-        return self.answers[-1].last.finish_reason
+        return finish_reasons[-1]
 
 
-async def _together(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Their results, in order. The first error ends them all."""
-    if len(works) == 1:
-        return [await works[0]]
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def _let_others_run(contents: Sequence[tuple[str, bytes]]) -> None:
+    """Let other streams continue between two steps of a large request."""
+    if sum(len(content) for _, content in contents) > _LARGE_BYTES:
+        await asyncio.sleep(0)

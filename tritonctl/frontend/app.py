@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ASGI application: routes to endpoints, and the parts that they share, built once."""
+"""The ASGI application: its routes, endpoints, and the state that they share."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -17,88 +17,116 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tritonctl.frontend import chat, completions, embeddings, errors, metrics, rerank
-from tritonctl.frontend.answers import Answers
-from tritonctl.frontend.bodies import parse, read_body
-from tritonctl.frontend.budgets.headers import stranger
-from tritonctl.frontend.budgets.of_config import budgets_of, keys_of
-from tritonctl.frontend.chat import ChatChoices, ChatRequest
-from tritonctl.frontend.choices import Choices
-from tritonctl.frontend.completions import CompletionChoices, CompletionRequest
+from tritonctl.frontend.answers import TextGenerator
+from tritonctl.frontend.batch_requests import BatchRunner
+from tritonctl.frontend.bodies import BodyParser, read_body
+from tritonctl.frontend.budgets.from_config import budgets_of, keys_of
+from tritonctl.frontend.budgets.headers import invalid_api_key
+from tritonctl.frontend.chat import ChatRequest
+from tritonctl.frontend.completions import CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
-from tritonctl.frontend.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send
-from tritonctl.frontend.health import Health
-from tritonctl.frontend.logprobs import vocabulary_of
-from tritonctl.frontend.models import Models, Target
-from tritonctl.frontend.observing import observing
+from tritonctl.frontend.health import HealthEndpoints
+from tritonctl.frontend.http_request import (
+    CLOSE,
+    JSON,
+    ClientGoneError,
+    HttpRequest,
+    Message,
+    Receive,
+    Send,
+)
+from tritonctl.frontend.models import Models, RequestTarget
 from tritonctl.frontend.openapi import Operation, document
 from tritonctl.frontend.rerank import RerankRequest
-from tritonctl.frontend.rows import Rows
-from tritonctl.frontend.text_fields import TextFields
+from tritonctl.frontend.telemetry import Telemetry
 from tritonctl.frontend.text_models import TextModel
-from tritonctl.frontend.upstream import Connect, Servers
-from tritonctl.frontend.vocabulary import Vocabulary
+from tritonctl.frontend.unread_bodies import UnreadBodies
+from tritonctl.frontend.upstream import ClientFactory, TritonServers
 
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
-_TEXT = "text_generation"
-_OPEN = "/openapi.json"  # and probes; everything else is for tenants
-Handle = Callable[[Exchange, "Parts"], Awaitable[None]]
+_TEXT_TASK = "text_generation"
+_OPENAPI_PATH = "/openapi.json"  # like the probes it needs no key
+Handler = Callable[[HttpRequest, "AppState"], Awaitable[None]]
 
 
 @dataclass
-class Parts:
-    """What endpoints share; made when the application starts, in its event loop."""
+class AppState:
+    """State shared by all endpoints. `open` creates it in the application's event loop."""
 
     config: FrontendConfig
-    connect: Connect | None = None
+    connect: ClientFactory | None = None
     draining: Draining = field(default_factory=Draining)
     in_flight: int = field(default=0, init=False)
 
     async def open(self) -> None:
-        """Make them."""
-        self.observer = observing(self.config)
+        """Create the parts and connect to the servers."""
+        self.telemetry = Telemetry.from_config(self.config)
+        self.body_parser = BodyParser()
+        self.unread_bodies = UnreadBodies(self.config.settings.max_requests)
         self.keys = keys_of(self.config)
         self.budgets = budgets_of(self.config)
         self.budgets.start()
-        self.servers = Servers(self.config, self.connect)
+        self.servers = TritonServers(self.config, self.connect)
         await self.servers.open()
         self.models = Models(self.config, self.servers.router)
-        self.rows = Rows(self.servers, self.budgets)
-        self.answers = Answers(self.servers, self.budgets)
-        self.health = Health(self.config, self.servers.router, self.draining)
+        self.batch_runner = BatchRunner(self.servers, self.budgets)
+        self.generator = TextGenerator(self.servers, self.budgets)
+        self.health = HealthEndpoints(self.config, self.servers.router, self.draining)
 
-    async def close(self) -> None:
-        """Close connections."""
-        await self.budgets.close()
-        await self.servers.close()
-        await self.observer.close()
-
-
-def build_app(
-    config: FrontendConfig, *, connect: Connect | None = None, draining: Draining | None = None
-) -> Starlette:
-    """The application. `connect`: makes the client for a server; tests have their own.
-
-    `draining`: says when it is to end, where somebody else decides that.
-    """
-    parts = Parts(config, connect, draining or Draining())
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await parts.open()
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Count a request, whose body has been read, in the block. Raises ApiError 429."""
+        self.refuse_if_full()
+        self.in_flight += 1
         try:
             yield
         finally:
-            await parts.close()
+            self.in_flight -= 1
 
-    endpoints = {(method, path): Endpoint(path, parts, handle) for method, path, handle in _ROUTES}
+    def refuse_if_full(self) -> None:
+        """Raise ApiError 429 if the maximum number of requests is in flight."""
+        if self.in_flight >= self.config.settings.max_requests:
+            raise _too_many(self.config.settings.max_requests)
+
+    async def close(self) -> None:
+        """Settle budgets, close connections, send the last spans."""
+        await self.budgets.close()
+        await self.servers.close()
+        await self.telemetry.close()
+
+
+def build_app(
+    config: FrontendConfig,
+    *,
+    connect: ClientFactory | None = None,
+    draining: Draining | None = None,
+) -> Starlette:
+    """Build the application.
+
+    `connect`: creates the client of a server; tests replace it. `draining`: set by the process
+    that decides when the frontend ends.
+    """
+    state = AppState(config, connect, draining or Draining())
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await state.open()
+        try:
+            yield
+        finally:
+            await state.close()
+
+    endpoints = {
+        (method, path): ApiEndpoint(path, state, handle) for method, path, handle in _ROUTES
+    }
     routes = [
         Route(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()
     ]
-    routes += [Route(path, Probe(parts, handle), methods=["GET"]) for path, handle in _PROBES]
+    routes += [Route(path, Probe(state, handle), methods=["GET"]) for path, handle in _PROBES]
     return _Application(
         endpoints,
         routes=routes,
@@ -108,17 +136,19 @@ def build_app(
 
 
 class _Application(Starlette):
-    """Starlette, whose layers a request passes only where they have something to do for it.
+    """Starlette with a shortcut past its middleware.
 
-    endpoints: by method and path, those that are found by their names alone.
+    endpoints: by method and path. Only other requests pass Starlette's layers.
     """
 
-    def __init__(self, endpoints: Mapping[tuple[str, str], Endpoint], **named: Any) -> None:
-        super().__init__(**named)
+    def __init__(self, endpoints: Mapping[tuple[str, str], ApiEndpoint], **options: Any) -> None:
+        super().__init__(**options)
+        # A redirect would name http:// behind a gateway's TLS, and clients would send keys there.
+        self.router.redirect_slashes = False
         self._endpoints = endpoints
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request, or begin and end."""
+        """Answer one request, or handle a lifespan event."""
         endpoint = None
         if scope["type"] == "http":
             endpoint = self._endpoints.get((scope["method"], scope["path"]))
@@ -126,145 +156,127 @@ class _Application(Starlette):
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """One route as an ASGI application: errors in OpenAI's shape, whatever happens."""
+class ApiEndpoint:
+    """One route as an ASGI application. Every error has OpenAI's shape."""
 
     path: str
-    parts: Parts
-    handle: Handle
+    state: AppState
+    handle: Handler
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(scope, receive, send)
-        exchange.facts.endpoint = self.path
-        self.parts.observer.begin(exchange)
-        parts = self.parts
-        parts.in_flight += 1
+        request = HttpRequest(scope, receive, send)
+        request.record.endpoint = self.path
+        self.state.telemetry.start_request(request)
+        state = self.state
         try:
-            if parts.in_flight > parts.config.settings.max_requests:
-                raise _too_many(parts.config.settings.max_requests)
-            if self.path != _OPEN:
-                _identify(exchange, parts)
-            await self.handle(exchange, parts)
+            if self.path != _OPENAPI_PATH:
+                _authenticate(request, state)
+            if scope["method"] == "POST":
+                request.body = await _read_body(request, state)
+            with state.admit():
+                await self.handle(request, state)
         except ClientGoneError:
-            exchange.facts.outcome = _CANCELLED
+            request.record.outcome = _CANCELLED
         except ApiError as error:
-            await exchange.refuse(error)
+            await request.refuse(error)
         except Exception:
-            _LOG.exception("%s %s failed", exchange.id, self.path)
-            await exchange.refuse(errors.internal())
+            _LOG.exception("%s %s failed", request.id, self.path)
+            await request.refuse(errors.internal_error())
         finally:
-            parts.in_flight -= 1
-            parts.observer.end(exchange)
+            state.telemetry.record_finished_request(request)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A route for operators: not counted, not logged, and open while `max_requests` are busy."""
+    """A route for operators: not counted, not logged, and not limited by `max_requests`."""
 
-    parts: Parts
-    handle: Handle
+    state: AppState
+    handle: Handler
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(scope, receive, send)
+        request = HttpRequest(scope, receive, send)
         try:
-            await self.handle(exchange, self.parts)
+            await self.handle(request, self.state)
         except ApiError as error:
-            await exchange.refuse(error)
+            await request.refuse(error)
 
 
-async def _metrics(exchange: Exchange, parts: Parts) -> None:
+async def _metrics(request: HttpRequest, state: AppState) -> None:
     kind = (b"content-type", metrics.CONTENT_TYPE.encode("ascii"))
-    await exchange.start(200, (kind,))
-    await exchange.finish(parts.observer.metrics.page())
+    await request.start(200, (kind,))
+    await request.finish(state.telemetry.metrics.page())
 
 
-def _identify(exchange: Exchange, parts: Parts) -> None:
-    tenant = parts.keys.tenant_of(exchange.scope["headers"])
+def _authenticate(request: HttpRequest, state: AppState) -> None:
+    tenant = state.keys.tenant_of(request.scope["headers"])
     if tenant is None:
-        raise stranger()
-    exchange.tenant = tenant
-    exchange.facts.tenant = tenant.name or None
+        raise invalid_api_key()
+    request.tenant = tenant
+    request.client_address = state.keys.client_address(request.scope)
+    request.record.tenant = tenant.name or None
 
 
-async def _chat(exchange: Exchange, parts: Parts) -> None:
-    request = await _read(exchange, parts, ChatRequest, chat.UNSUPPORTED)
-    target = await _target(exchange, parts, request.model, _TEXT)
-    text = parts.config.texts.get(target.model, TextModel())
-    use = request.use(target, text)
-    choices = ChatChoices(
-        request.asked(target, use),
-        include_usage=request.include_usage,
-        use=use,
-        reasoning=text.reasoning,
-        vocabulary=_vocabulary(parts, target) if request.logprobs else None,
-        top_logprobs=request.top_logprobs or 0,
-    )
-    await _respond(exchange, parts, request, choices)
+async def _chat(request: HttpRequest, state: AppState) -> None:
+    body = await _parse_body(request, state, ChatRequest, chat.UNSUPPORTED)
+    target = await _resolve_target(request, state, body.model, _TEXT_TASK)
+    text = state.config.texts.get(target.model, TextModel())
+    await chat.answer(request, body, target, text, state.generator)
 
 
-async def _completions(exchange: Exchange, parts: Parts) -> None:
-    request = await _read(exchange, parts, CompletionRequest, completions.UNSUPPORTED)
-    target = await _target(exchange, parts, request.model, _TEXT)
-    choices = CompletionChoices(
-        request.asked(target),
-        include_usage=request.include_usage,
-        echo=bool(request.echo),
-        vocabulary=None if request.logprobs is None else _vocabulary(parts, target),
-        top_logprobs=request.logprobs or 0,
-    )
-    await _respond(exchange, parts, request, choices)
+async def _completions(request: HttpRequest, state: AppState) -> None:
+    body = await _parse_body(request, state, CompletionRequest, completions.UNSUPPORTED)
+    target = await _resolve_target(request, state, body.model, _TEXT_TASK)
+    text = state.config.texts.get(target.model, TextModel())
+    await completions.answer(request, body, target, text, state.generator)
 
 
-def _vocabulary(parts: Parts, target: Target) -> Vocabulary:
-    """By the tokenizer that the server has, else by the checkpoint's. Raises ApiError."""
-    text = parts.config.texts.get(target.model, TextModel())
-    return vocabulary_of(parts.servers.counter.tokenizer(target.model) or text.tokenizer)
+async def _embeddings(request: HttpRequest, state: AppState) -> None:
+    body = await _parse_body(request, state, EmbeddingRequest, embeddings.UNSUPPORTED)
+    target = await _resolve_target(request, state, body.model, "embedding")
+    body.check_dimensions(target, is_matryoshka=state.config.matryoshka.get(target.model))
+    async with request.cancel_on_disconnect():
+        await embeddings.answer(request, body, target, state.batch_runner)
 
 
-async def _embeddings(exchange: Exchange, parts: Parts) -> None:
-    request = await _read(exchange, parts, EmbeddingRequest, embeddings.UNSUPPORTED)
-    target = await _target(exchange, parts, request.model, "embedding")
-    async with exchange.connected():
-        await embeddings.answer(exchange, request, target, parts.rows)
+async def _rerank(request: HttpRequest, state: AppState) -> None:
+    body = await _parse_body(request, state, RerankRequest, rerank.UNSUPPORTED)
+    target = await _resolve_target(request, state, body.model, "rerank")
+    with_texts = request.record.endpoint == "/v1/rerank"
+    async with request.cancel_on_disconnect():
+        await rerank.answer(request, body, target, state.batch_runner, with_texts=with_texts)
 
 
-async def _rerank(exchange: Exchange, parts: Parts) -> None:
-    request = await _read(exchange, parts, RerankRequest, rerank.UNSUPPORTED)
-    target = await _target(exchange, parts, request.model, "rerank")
-    with_texts = exchange.facts.endpoint == "/v1/rerank"
-    async with exchange.connected():
-        await rerank.answer(exchange, request, target, parts.rows, with_texts=with_texts)
-
-
-async def _target(exchange: Exchange, parts: Parts, name: str, task: str) -> Target:
-    """The model, which has to be of this task. Raises ApiError."""
-    target = parts.models.target(name)
-    exchange.facts.model, exchange.facts.adapter = target.model, target.adapter
-    await parts.models.check(target, task)
-    exchange.observed.admitted()
+async def _resolve_target(
+    request: HttpRequest, state: AppState, name: str, task: str
+) -> RequestTarget:
+    """Resolve the requested model. Raises ApiError if it is not of this task."""
+    target = state.models.target(name)
+    request.record.model, request.record.adapter = target.model, target.adapter
+    await state.models.check(target, task)
+    request.telemetry.mark_admitted()
     return target
 
 
-async def _models(exchange: Exchange, parts: Parts) -> None:
-    await parts.models.listing(exchange)
+async def _models(request: HttpRequest, state: AppState) -> None:
+    await state.models.list_models(request)
 
 
-async def _model(exchange: Exchange, parts: Parts) -> None:
-    await parts.models.one(exchange)
+async def _model(request: HttpRequest, state: AppState) -> None:
+    await state.models.show_model(request)
 
 
-async def _live(exchange: Exchange, parts: Parts) -> None:
-    await parts.health.live(exchange)
+async def _live(request: HttpRequest, state: AppState) -> None:
+    await state.health.live(request)
 
 
-async def _ready(exchange: Exchange, parts: Parts) -> None:
-    await parts.health.ready(exchange)
+async def _ready(request: HttpRequest, state: AppState) -> None:
+    await state.health.ready(request)
 
 
-async def _openapi(exchange: Exchange, _: Parts) -> None:
-    await exchange.answer_json(document(OPERATIONS))
+async def _openapi(request: HttpRequest, _: AppState) -> None:
+    await request.answer_json(document(OPERATIONS))
 
 
 OPERATIONS: Sequence[Operation] = (
@@ -278,7 +290,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation("GET", "/health/live", "Whether this process runs"),
     Operation("GET", "/health/ready", "Whether a model answers"),
 )
-_ROUTES: Sequence[tuple[str, str, Handle]] = (
+_ROUTES: Sequence[tuple[str, str, Handler]] = (
     ("POST", "/v1/chat/completions", _chat),
     ("POST", "/v1/completions", _completions),
     ("POST", "/v1/embeddings", _embeddings),
@@ -288,34 +300,38 @@ _ROUTES: Sequence[tuple[str, str, Handle]] = (
     ("GET", "/v1/models", _models),
     ("GET", "/v1/models/{name:path}", _model),
 )
-_PROBES: Sequence[tuple[str, Handle]] = (
+_PROBES: Sequence[tuple[str, Handler]] = (
     ("/health/live", _live),
     ("/health/ready", _ready),
     ("/metrics", _metrics),
 )
 
 
-async def _read(exchange: Exchange, parts: Parts, kind: Any, unsupported: Any) -> Any:
-    settings = parts.config.settings
-    body = await read_body(
-        exchange, most_bytes=settings.max_body_bytes, seconds=settings.body_timeout_seconds
+_PATHS = frozenset(path for path, *_ in (*(route[1:] for route in _ROUTES), *_PROBES))
+
+
+async def _read_body(request: HttpRequest, state: AppState) -> bytes:
+    if request.header(b"expect") is not None:
+        state.refuse_if_full()
+    settings = state.config.settings
+    return await read_body(
+        request,
+        state.unread_bodies,
+        max_bytes=settings.max_body_bytes,
+        seconds=settings.body_timeout_seconds,
     )
-    return parse(kind, body, unsupported)
 
 
-async def _respond(exchange: Exchange, parts: Parts, request: TextFields, choices: Choices) -> None:
-    exchange.facts.stream = bool(request.stream)
-    async with exchange.connected():
-        if request.stream:
-            await choices.stream(exchange, parts.answers)
-        else:
-            await choices.answer(exchange, parts.answers)
+async def _parse_body(
+    request: HttpRequest, state: AppState, body_type: Any, unsupported: Any
+) -> Any:
+    return await state.body_parser.parse(body_type, request.body, unsupported)
 
 
-def _too_many(most: int) -> ApiError:
+def _too_many(max_requests: int) -> ApiError:
     return ApiError(
         429,
-        f"{most} requests are in flight, as many as may be. Try again soon.",
+        f"{max_requests} requests are in flight, which is the maximum. Try again soon.",
         type=errors.SERVER,
         code="server_overloaded",
         headers=((b"retry-after", b"1"),),
@@ -323,11 +339,17 @@ def _too_many(most: int) -> ApiError:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    """Starlette's own: no such route, no such method."""
+    """Answer an unknown route or method."""
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        text = f"{request.method} is not for {request.url.path}"
+        text = f"{request.url.path} does not support {request.method}"
     else:
-        text = f"there is no {request.url.path}: GET /openapi.json describes what there is"
-    told = ApiError(error.status_code, text, code="not_found")
-    headers = {key.decode(): value.decode() for key, value in JSON} | dict(error.headers or {})
-    return Response(told.body, status_code=error.status_code, headers=headers)
+        path = f"{request.url.path:.200}"
+        remedy = "GET /openapi.json lists the endpoints"
+        if path.endswith("/") and path.rstrip("/") in _PATHS:
+            remedy = f"send to {path.rstrip('/')}"
+        text = f"{path} does not exist: {remedy}"
+    api_error = ApiError(error.status_code, text, code="not_found")
+    closing = CLOSE if "expect" in request.headers else ()
+    headers = {key.decode(): value.decode() for key, value in (*JSON, *closing)}
+    headers |= error.headers or {}
+    return Response(api_error.body, status_code=error.status_code, headers=headers)

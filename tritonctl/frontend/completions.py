@@ -1,45 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POST /v1/completions: text that the model continues."""
+"""POST /v1/completions: the model continues a text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from tritonctl.frontend.asked import TextAsked
-from tritonctl.frontend.choices import Choices, text_of
+from tritonctl.frontend.answers import TextGenerator
 from tritonctl.frontend.errors import ApiError
-from tritonctl.frontend.logprobs import LogProbs, check_top, completion_record
-from tritonctl.frontend.models import Target
+from tritonctl.frontend.http_request import HttpRequest
+from tritonctl.frontend.logprobs import (
+    AnswerToken,
+    LogProbs,
+    check_top_logprobs,
+    completion_record,
+)
+from tritonctl.frontend.models import RequestTarget
 from tritonctl.frontend.sampling import sampling_of
-from tritonctl.frontend.streaming import PLACE, event
-from tritonctl.frontend.text_fields import MOST_CHOICES, TextFields, Tokens
+from tritonctl.frontend.text_fields import MAX_CHOICES, TextFields, Tokens, has_token_ids
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
-from tritonctl.frontend.vocabulary import Vocabulary
+from tritonctl.frontend.text_models import TextModel
+from tritonctl.frontend.text_request import TextGenerationRequest
+from tritonctl.frontend.text_response import PLACE, ChoiceFormatter, ResponseEnvelope, respond
 from tritonctl.protocol.generation import Chunk
 
 _DEFAULT_TOKENS = 16  # OpenAI's
 
 UNSUPPORTED: Mapping[str, str] = {
     **OF_TEXT,
-    "best_of": "every answer is returned: ask for them with `n`",
-    "suffix": "models continue text, and insert none; leave it out",
+    "best_of": "all answers are returned: use `n`",
+    "suffix": "models continue text and do not insert it; leave it out",
 }
 
 
 class CompletionRequest(TextFields):
     """The body of POST /v1/completions."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)] = Field(
-        description="a text, or several; token ids are not supported"
-    )
+    prompt: (
+        str | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+    ) = Field(description="a text, or several; token ids are not supported")
     max_tokens: Tokens | None = Field(
         None, description=f"longest answer; {_DEFAULT_TOKENS} when absent, as OpenAI's"
     )
-    echo: bool | None = Field(None, description="the answer begins with the prompt")
+    echo: bool | None = Field(
+        None, description="the answer begins with the prompt; not with `logprobs`"
+    )
     best_of: Literal[1] | None = Field(None, description="not supported")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
         None, description="0: of each token; 1 where the choice is greedy"
@@ -48,21 +56,20 @@ class CompletionRequest(TextFields):
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _texts(cls, value: Any) -> Any:
-        """Token ids have a reason of their own."""
-        first = value[0] if isinstance(value, list) and value else value
-        if isinstance(first, int | list) and not isinstance(first, bool):
+    def _refuse_token_ids(cls, value: Any) -> Any:
+        """Explain why token ids are refused."""
+        if has_token_ids(value):
             raise ValueError("the model's ensemble takes text, not token ids: send the text")
         return value
 
-    def asked(self, target: Target) -> TextAsked:
-        """What it asks of the model. Raises ApiError."""
+    def to_generation(self, target: RequestTarget) -> TextGenerationRequest:
+        """Convert to a generation request. Raises ApiError."""
         prompts = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt)
-        if len(prompts) * self.choices > MOST_CHOICES:
+        if len(prompts) * self.choices > MAX_CHOICES:
             raise ApiError(
                 400,
                 f"{len(prompts)} prompts with {self.choices} answers each are more than "
-                f"{MOST_CHOICES} answers",
+                f"{MAX_CHOICES} answers",
                 code="invalid_value",
                 param="n",
             )
@@ -70,65 +77,111 @@ class CompletionRequest(TextFields):
             self, max_tokens=self.max_tokens or _DEFAULT_TOKENS, adapter=target.adapter
         )
         if self.logprobs is not None:
-            check_top(self.logprobs, sampling, "logprobs")
+            if self.echo:
+                # Evaluation harnesses would take the answer's values for those of the prompt.
+                raise ApiError(
+                    400,
+                    "`echo` with `logprobs`: the engine reports log probabilities of the answer's "
+                    "tokens, not of the prompt's. Send one of them",
+                    code="unsupported_parameter",
+                    param="echo",
+                )
+            check_top_logprobs(self.logprobs, sampling, "logprobs")
             sampling = replace(sampling, return_log_probs=True)
-        return TextAsked(target, prompts, sampling, self.choices, "prompt")
+        return TextGenerationRequest(target, prompts, sampling, self.choices, "prompt")
 
 
-class CompletionChoices(Choices):
-    """Texts."""
+async def answer(
+    request: HttpRequest,
+    body: CompletionRequest,
+    target: RequestTarget,
+    text: TextModel,
+    generator: TextGenerator,
+) -> None:
+    """Answer with the texts. Raises ApiError, ClientGoneError."""
+    generation = body.to_generation(target)
+    vocabulary = None if body.logprobs is None else generator.vocabulary(target.model, text)
+    envelope = ResponseEnvelope(
+        target.requested_name,
+        id_prefix="cmpl",
+        object_name="text_completion",
+        event_object_name="text_completion",
+        include_usage=body.include_usage,
+    )
+    formatters = [
+        CompletionFormatter(
+            index,
+            envelope,
+            str(generation.prompts[index // generation.choices]) if body.echo else "",
+            LogProbs(vocabulary) if vocabulary else None,
+            body.logprobs or 0,
+        )
+        for index in range(generation.answer_count)
+    ]
+    stream = bool(body.stream)
+    await respond(request, generator, generation, envelope, formatters, stream=stream)
 
-    prefix = "cmpl"
-    whole = "text_completion"
-    piece = "text_completion"
+
+class CompletionFormatter(ChoiceFormatter):
+    """Formats one text."""
 
     def __init__(
         self,
-        asked: TextAsked,
-        *,
-        include_usage: bool,
-        echo: bool,
-        vocabulary: Vocabulary | None = None,
+        index: int,
+        envelope: ResponseEnvelope,
+        echoed_prompt: str = "",
+        log_probs: LogProbs | None = None,
         top_logprobs: int = 0,
     ) -> None:
-        super().__init__(asked, include_usage=include_usage)
-        self._echo = echo
-        self._tokens = [LogProbs(vocabulary) for _ in range(self.count)] if vocabulary else []
+        """log_probs: only for requests with `logprobs`."""
+        self._index = index
+        self._envelope = envelope
+        self._prompt = echoed_prompt
+        self._log_probs = log_probs
         self._top = top_logprobs
-        self._templates = [self.template(_choice(index, PLACE)) for index in range(self.count)]
+        self._template = envelope.template(self._choice(PLACE))
+        # The complete text so far.
+        self._texts = [echoed_prompt]
+        self._tokens: list[AnswerToken] = []
+        self._finish_reason = ""
 
-    def begin(self, index: int) -> bytes:
-        """The prompt, where it is asked for."""
-        prompt = self._echoed(index)
-        return self._templates[index].of(prompt) if prompt else b""
+    def opening_events(self) -> bytes:
+        """Encode the event with the prompt, for requests with `echo`."""
+        return self._template.of(self._prompt) if self._prompt else b""
 
-    def events(self, index: int, chunk: Chunk) -> bytes:
-        """Text, and why it ended."""
-        if self._tokens:
-            record = self._record(index, [chunk])
-            data = b""
-            if chunk.text or record["tokens"]:
-                data = event(self.chunk_event({**_choice(index, chunk.text), "logprobs": record}))
+    def events(self, chunk: Chunk) -> bytes:
+        """Encode events with text and the finish reason."""
+        tokens = [] if self._log_probs is None else self._log_probs.read(chunk)
+        if self._log_probs is not None and (chunk.text or tokens):
+            data = self._envelope.event(
+                {**self._choice(chunk.text), "logprobs": self._record(tokens)}
+            )
         else:
-            data = self._templates[index].of(chunk.text) if chunk.text else b""
+            data = self._template.of(chunk.text) if chunk.text else b""
         if chunk.finish_reason:
-            data += event(self.chunk_event(_choice(index, "", chunk.finish_reason)))
+            data += self._envelope.event(self._choice("", chunk.finish_reason))
         return data
 
-    def choice(self, index: int, chunks: list[Chunk]) -> dict[str, Any]:
-        """The whole text."""
-        text = self._echoed(index) + text_of(chunks)
-        record = self._record(index, chunks) if self._tokens else None
-        return {**_choice(index, text, chunks[-1].finish_reason), "logprobs": record}
+    def collect(self, chunk: Chunk) -> None:
+        """Add a chunk to the complete text."""
+        self._texts.append(chunk.text)
+        if self._log_probs is not None:
+            self._tokens += self._log_probs.read(chunk)
+        self._finish_reason = chunk.finish_reason
 
-    def _record(self, index: int, chunks: list[Chunk]) -> dict[str, Any]:
-        tokens = self._tokens[index]
-        read = [token for chunk in chunks for token in tokens.read(chunk)]
-        return completion_record(read, self._top, start=len(self._echoed(index)))
+    def choice(self) -> dict[str, Any]:
+        """The complete text."""
+        record = None if self._log_probs is None else self._record(self._tokens)
+        choice = self._choice("".join(self._texts), self._finish_reason)
+        return {**choice, "logprobs": record}
 
-    def _echoed(self, index: int) -> str:
-        return str(self.asked.prompts[index // self.asked.choices]) if self._echo else ""
+    def _record(self, tokens: Sequence[AnswerToken]) -> dict[str, Any]:
+        return completion_record(tokens, self._top)
 
-
-def _choice(index: int, text: str, finish_reason: str | None = None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    def _choice(self, text: str, finish_reason: str | None = None) -> dict[str, Any]:
+        return {
+            "index": self._index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": finish_reason,
+        }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frontend's process reads: one JSON file, written from a project by who starts it.
+"""The frontend's configuration: one JSON file, which the command that starts it writes.
 
-The process needs neither project file nor checkpoint; what models take, it asks Triton.
+The process needs neither project file nor checkpoint; it asks Triton for the models' inputs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError
 
 from tritonctl.errors import ConfigurationError
+from tritonctl.frontend.embedding_models import matryoshka_models
 from tritonctl.frontend.text_models import TextModel, text_models
 from tritonctl.project.base import Frozen
 from tritonctl.project.expected import reason
@@ -22,13 +23,13 @@ from tritonctl.project.server import Gateway, Tenant
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls
 
-# Names of secrets, where compose puts them; the first two are the gateway's, too.
+# Names of Compose secrets; the gateway uses the first two as well.
 API_KEY, GATEWAY_SECRET = "gateway_api_key_", "gateway_frontend_secret"
 REDIS_PASSWORD, REDIS_CA = "frontend_redis_password", "frontend_redis_ca"
 
 
 def secret_files(project: Project) -> dict[str, Path]:
-    """Every file with a secret that the frontend reads, absolute, by its name there."""
+    """Absolute paths of the secret files that the frontend reads, by secret name."""
     gateway = project.gateway or Gateway()
     ledger = project.frontend.ledger if project.frontend else None
     files: dict[str, Path | None] = {
@@ -41,30 +42,22 @@ def secret_files(project: Project) -> dict[str, Path]:
 
 
 class FrontendConfig(Frozen):
-    """`servers`: host:port of each replica's gRPC endpoint. `fallbacks`: those that serve another
-    release, asked only while none of `servers` is ready. `models`: the public names.
+    """The configuration of one frontend process."""
 
-    `settings`: the `frontend:` section of the project. `tls`: paths of PEM files by their fields in
-    ClientTls, for all servers; `api_key`: of a gateway before them. `exit_timeout_seconds`: how
-    long streams may take to finish at the end. `tenants`: those of the gateway, with the paths of
-    their keys. `metrics_ports`: of servers whose metrics can be read, by server. `pools`: of models
-    that have them. `repository`: the model repository, where it can be read. `texts`: of models
-    that generate text, what their checkpoints say.
-    """
-
-    servers: Annotated[tuple[str, ...], Field(min_length=1)]
-    fallbacks: tuple[str, ...] = ()
-    models: tuple[str, ...]
-    settings: Frontend = Frontend()
-    texts: Mapping[str, TextModel] = {}
-    tls: Mapping[str, str | None] | None = None
-    api_key: ApiKey | None = None
-    exit_timeout_seconds: int = 30
-    tenants: Mapping[str, Tenant] = {}
+    servers: Annotated[tuple[str, ...], Field(min_length=1)]  # host:port of the gRPC endpoints
+    fallbacks: tuple[str, ...] = ()  # of another release, used while none of `servers` is ready
+    models: tuple[str, ...]  # public names
+    settings: Frontend = Frontend()  # the project's `frontend:` section
+    texts: Mapping[str, TextModel] = {}  # checkpoint properties of text generation models
+    matryoshka: Mapping[str, bool] = {}  # whether an embedding model suits `dimensions`
+    tls: Mapping[str, str | None] | None = None  # PEM paths by field of ClientTls, for all servers
+    api_key: ApiKey | None = None  # for a gateway in front of the servers
+    exit_timeout_seconds: int = 30  # for streams to finish at the end
+    tenants: Mapping[str, Tenant] = {}  # the gateway's, with the paths of their keys
     gateway_secret_file: Path | None = None
-    metrics_ports: Mapping[str, int] = {}
-    pools: Mapping[str, Mapping[str, Pool]] = {}
-    repository: Path | None = None
+    metrics_ports: Mapping[str, int] = {}  # by server, if its metrics can be read
+    pools: Mapping[str, Mapping[str, Pool]] = {}  # by model
+    repository: Path | None = None  # the model repository, if it can be read
 
     @classmethod
     def of(
@@ -82,34 +75,34 @@ class FrontendConfig(Frozen):
         fallbacks: Sequence[str] = (),
         upstreams: bool = True,
     ) -> Self:
-        """For a project whose replicas listen at these addresses, unless it names upstreams.
+        """The configuration for a project.
 
-        address, port: where it is to listen, instead of what the project says. folder: where the
-        files of `secret_files` lie by their names, in a container; None: as the project says.
-        repository: where the model repository is there; checkpoints are not there, then.
-        upstreams: false, and those of the project do not count.
+        servers: addresses of the replicas, used unless the project names upstreams. address, port:
+        override the project's. folder: contains the files of `secret_files` by name, in a
+        container; None: use the project's paths. repository: the model repository's path in a
+        container, which has no checkpoints. upstreams: False ignores the project's upstreams.
         """
         files = secret_files(project)
         paths = {name: folder / name if folder else file for name, file in files.items()}
         settings, gateway = project.frontend or Frontend(), project.gateway or Gateway()
-        place = {"address": address, "port": port}
-        changed: dict[str, Any] = {name: it for name, it in place.items() if it is not None}
+        overrides = {"address": address, "port": port}
+        changed: dict[str, Any] = {name: it for name, it in overrides.items() if it is not None}
         if settings.ledger is not None:
             placed = {"password_file": paths.get(REDIS_PASSWORD), "ca": paths.get(REDIS_CA)}
             changed["ledger"] = settings.ledger.model_copy(update=placed)
-        own = settings.upstreams if upstreams else []
-        ports = {each.url: each.metrics_port for each in own if each.metrics_port is not None}
-        texts = text_models(project)
-        if repository is not None:
-            texts = {
-                name: text.model_copy(update={"tokenizer": None}) for name, text in texts.items()
-            }
+        upstreams_in_use = settings.upstreams if upstreams else []
+        ports = {
+            each.url: each.metrics_port
+            for each in upstreams_in_use
+            if each.metrics_port is not None
+        }
         return cls(
-            servers=tuple(each.url for each in own) or tuple(servers),
-            fallbacks=() if own else tuple(fallbacks),
+            servers=tuple(each.url for each in upstreams_in_use) or tuple(servers),
+            fallbacks=() if upstreams_in_use else tuple(fallbacks),
             models=tuple(project.public),
             settings=settings.model_copy(update=changed),
-            texts=texts,
+            texts=_text_models(project, in_container=repository is not None),
+            matryoshka=matryoshka_models(project),
             tls=tls and tls.to_record(),
             api_key=api_key,
             exit_timeout_seconds=project.server.exit_timeout_seconds,
@@ -118,7 +111,7 @@ class FrontendConfig(Frozen):
                 for name, tenant in gateway.tenants.items()
             },
             gateway_secret_file=paths.get(GATEWAY_SECRET),
-            metrics_ports=ports if own else metrics_ports or {},
+            metrics_ports=ports if upstreams_in_use else metrics_ports or {},
             pools={
                 name: model.serving.pools
                 for name, model in project.models.items()
@@ -129,27 +122,35 @@ class FrontendConfig(Frozen):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """From a file that `write` wrote. Raises ConfigurationError."""
+        """Read a file that `write` wrote. Raises ConfigurationError."""
         try:
             return cls.model_validate_json(file.read_bytes())
         except (OSError, ValidationError) as error:
-            why = error.strerror if isinstance(error, OSError) else reason(error)
+            detail = error.strerror if isinstance(error, OSError) else reason(error)
             raise ConfigurationError(
-                f"{file} is no configuration of the frontend: {why}",
+                f"{file} is not a frontend configuration: {detail}",
                 remedy="start the frontend with `tritonctl frontend`, which writes it",
             ) from error
 
     @property
     def url(self) -> str:
-        """Where it listens, as clients write it."""
+        """The frontend's URL for clients on this host."""
         address = self.settings.address
         return f"http://{f'[{address}]' if ':' in address else address}:{self.settings.port}"
 
-    def at(self, address: str, port: int) -> Self:
-        """The same, listening elsewhere."""
+    def with_address(self, address: str, port: int) -> Self:
+        """A copy that listens on another address."""
         changed = self.settings.model_copy(update={"address": address, "port": port})
         return self.model_copy(update={"settings": changed})
 
     def write(self, file: Path) -> None:
-        """As JSON."""
+        """Write the configuration as JSON."""
         file.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def _text_models(project: Project, *, in_container: bool) -> dict[str, TextModel]:
+    """Return the project's text models; a container has no checkpoints, so no tokenizers."""
+    texts = text_models(project)
+    if not in_container:
+        return texts
+    return {name: text.model_copy(update={"tokenizer": None}) for name, text in texts.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POST /v1/embeddings: texts to vectors, in numbers or base64, with the server's token counts."""
+"""POST /v1/embeddings: texts to vectors, as numbers or base64, with the server's token counts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 from pydantic import Field, field_validator
 
+from tritonctl.frontend.batch_requests import BatchRunner
 from tritonctl.frontend.bodies import Body
-from tritonctl.frontend.exchange import Exchange
-from tritonctl.frontend.models import Target
-from tritonctl.frontend.rows import Rows
-from tritonctl.frontend.text_fields import ModelName
+from tritonctl.frontend.errors import ApiError
+from tritonctl.frontend.http_request import HttpRequest
+from tritonctl.frontend.models import RequestTarget
+from tritonctl.frontend.text_fields import ModelName, has_token_ids
 
 if TYPE_CHECKING:
     from tritonctl.protocol.tasks import Embedding
 
-MOST_TEXTS = 2048  # OpenAI's
-_NO_TOKENS = (
-    "token ids are those of another tokenizer: send text "
+MAX_TEXTS = 2048  # OpenAI's
+_IDS_REFUSED = (
+    "token ids belong to another tokenizer: send text "
     "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
 )
 
@@ -32,8 +33,8 @@ class EmbeddingRequest(Body):
     """The body of POST /v1/embeddings; null is the same as leaving a field out."""
 
     model: ModelName = Field(description="a model or an alias")
-    input: str | Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)] = Field(
-        description="a text, or up to 2048; token ids are not supported"
+    input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)] = (
+        Field(description="a text, or up to 2048; token ids are not supported")
     )
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="base64: of little-endian 32-bit numbers"
@@ -53,21 +54,35 @@ class EmbeddingRequest(Body):
 
     @field_validator("input", mode="before")
     @classmethod
-    def _texts(cls, value: Any) -> Any:
-        """Token ids have a reason of their own."""
-        first = value[0] if isinstance(value, list) and value else value
-        if isinstance(first, int | list) and not isinstance(first, bool):
-            raise ValueError(_NO_TOKENS)
+    def _refuse_token_ids(cls, value: Any) -> Any:
+        """Explain why token ids are refused."""
+        if has_token_ids(value):
+            raise ValueError(_IDS_REFUSED)
         return value
+
+    def check_dimensions(self, target: RequestTarget, *, is_matryoshka: bool | None) -> None:
+        """Raise ApiError for shorter vectors of a model that was not trained for them.
+
+        is_matryoshka: None: unknown.
+        """
+        if self.dimensions is not None and is_matryoshka is False:
+            raise ApiError(
+                400,
+                f"`dimensions` is not supported: nothing says that the model "
+                f"`{target.requested_name}` was trained for shorter vectors. Leave it out; who "
+                "runs the server can allow it with `frontend.matryoshka`",
+                code="unsupported_parameter",
+                param="dimensions",
+            )
 
     @property
     def texts(self) -> list[str]:
-        """All texts."""
+        """The input as a list."""
         return [self.input] if isinstance(self.input, str) else self.input
 
     @property
     def tensors(self) -> Mapping[str, Sequence[Any]]:
-        """The public tensors, as far as the tokenizer step reads them."""
+        """The public tensors that the tokenizer step reads."""
         texts = self.texts
         tensors: dict[str, Sequence[Any]] = {
             "text_input": texts,
@@ -78,39 +93,41 @@ class EmbeddingRequest(Body):
         return tensors
 
 
-async def answer(exchange: Exchange, asked: EmbeddingRequest, target: Target, rows: Rows) -> None:
-    """The vectors, in the texts' order."""
-    found = await rows.ask(
-        exchange,
+async def answer(
+    request: HttpRequest, body: EmbeddingRequest, target: RequestTarget, batch_runner: BatchRunner
+) -> None:
+    """Answer with the vectors in the texts' order."""
+    embeddings = await batch_runner.run(
+        request,
         target,
-        "input" if isinstance(asked.input, str) else "input[{}]",
-        asked.tensors,
+        "input" if isinstance(body.input, str) else "input[{}]",
+        body.tensors,
         lambda client, delivery: client.embed(
             target.model,
-            asked.texts,
-            prompt_name=asked.prompt_name,
-            dimensions=asked.dimensions,
-            truncate=bool(asked.truncate),
+            body.texts,
+            prompt_name=body.prompt_name,
+            dimensions=body.dimensions,
+            truncate=bool(body.truncate),
             delivery=delivery,
         ),
     )
-    write = _base64 if asked.encoding_format == "base64" else _numbers
-    usage = exchange.facts.prompt_tokens
+    encode = _base64 if body.encoding_format == "base64" else _numbers
+    usage = request.record.prompt_tokens
     data = {
         "object": "list",
-        "data": _data(found, write),
-        "model": target.shown,
+        "data": _data(embeddings, encode),
+        "model": target.requested_name,
         "usage": {"prompt_tokens": usage, "total_tokens": usage},
     }
-    body = orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
-    await exchange.answer(200, body)
+    content = orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    await request.answer(200, content)
 
 
-def _data(found: Sequence[Embedding], write: Any) -> list[dict[str, Any]]:
+def _data(embeddings: Sequence[Embedding], encode: Any) -> list[dict[str, Any]]:
     return [
-        {"object": "embedding", "index": index, "embedding": write(one.vector)}
-        | ({"truncated": True} if one.truncated else {})
-        for index, one in enumerate(found)
+        {"object": "embedding", "index": index, "embedding": encode(embedding.vector)}
+        | ({"truncated": True} if embedding.truncated else {})
+        for index, embedding in enumerate(embeddings)
     ]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors in OpenAI's shape, and what ours and Triton's become there.
+"""Errors in OpenAI's shape, and the conversion of tritonctl's and Triton's errors.
 
-Clients learn what they can change. What failed inside, addresses and files among it, goes to the
-log alone.
+Clients see what they can change. Details of internal failures, such as addresses and files, appear
+only in the log.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 import orjson
 
 from tritonctl.errors import (
+    ModelFailedError,
     RequestRejectedError,
     ServerBusyError,
     ServerError,
     TritonctlError,
     UsageError,
 )
+from tritonctl.protocol.sampling_table import sampling_parameters
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -29,21 +31,18 @@ _RETRY_SOON: Headers = ((b"retry-after", b"1"),)
 _ENSEMBLE = re.compile(r"^(?:Triton refused the request: )?(?:in ensemble '[^']*', )?")
 _UNEXPECTED = re.compile(r"unexpected inference input '(\w+)'")
 _UNKNOWN_MODEL = "Request for unknown model"
-# Of our steps: the prompt leaves no room for the answer, or is itself too long.
+# Messages of our steps: the prompt leaves no room for the answer, or is too long itself.
 _TOO_LONG = re.compile(
     r"the prompt has \d+ tokens|text_input has \d+ tokens|max_tokens is \d+ and the prompt has"
 )
-# Tensors of the ensemble by what a client calls them; prompts are `messages` or `prompt`.
+# The client's fields by tensor of the ensemble; prompts are `messages` or `prompt`.
 FIELDS = {
     "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "random_seed": "seed",
-    "min_tokens": "min_tokens",
+    **{
+        tensor: name
+        for name, parameter in sampling_parameters().items()
+        for tensor in (name, *parameter.aliases)
+    },
     "end_id": "ignore_eos",
     "stop_words": "stop",
     "include_stop_word": "include_stop_str_in_output",
@@ -59,9 +58,9 @@ _PROMPTS = ("text_input", "messages", "query")
 
 
 class ApiError(Exception):
-    """What a client is told: an HTTP status, and OpenAI's `error` object.
+    """An error response: an HTTP status and OpenAI's `error` object.
 
-    `param`: the field of the request, such as `messages[0].role`. `headers`: of the response.
+    `param`: the request's field, such as `messages[0].role`. `headers`: of the response.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class ApiError(Exception):
 
     @property
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """The response body as plain data."""
         error = {
             "message": self.message,
             "type": self.type,
@@ -95,17 +94,17 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
-        """As JSON."""
+        """The response body as JSON."""
         return orjson.dumps(self.record)
 
 
 def unavailable(message: str = "The model's server does not answer. Try again soon.") -> ApiError:
-    """503: nobody can answer now."""
+    """503: no server can answer now."""
     return ApiError(503, message, type=SERVER, code="server_unavailable", headers=_RETRY_SOON)
 
 
-def internal() -> ApiError:
-    """500: what happened is in the log."""
+def internal_error() -> ApiError:
+    """500: the log has the details."""
     return ApiError(
         500,
         "The server failed on this request. Its operator finds the reason in the log.",
@@ -115,7 +114,7 @@ def internal() -> ApiError:
 
 
 def unknown_model(name: str) -> ApiError:
-    """404, as OpenAI says it."""
+    """404, in OpenAI's words."""
     return ApiError(
         404,
         f"The model `{name:.200}` does not exist: GET /v1/models lists those that do",
@@ -124,31 +123,35 @@ def unknown_model(name: str) -> ApiError:
     )
 
 
-def of_tritonctl(
+def from_tritonctl_error(
     error: TritonctlError, prompt: str, fields: Mapping[str, str] = FIELDS
 ) -> ApiError:
-    """What a client is told of a failed call.
+    """Convert the error of a failed call.
 
-    `prompt`: the field that holds the prompt. `fields`: the request's by tensor, as it named them.
+    `prompt`: the request's field with the prompt. `fields`: the request's fields by tensor.
     """
     if isinstance(error, ServerBusyError):
         return ApiError(
             429,
-            "The model has as many requests waiting as may wait. Try again soon.",
+            "The model's queue is full. Try again soon.",
             type=SERVER,
             code="server_overloaded",
             headers=_RETRY_SOON,
         )
+    if isinstance(error, ModelFailedError):
+        return internal_error()
     if isinstance(error, RequestRejectedError):
-        return _of_refusal(error, prompt, fields)
+        return _from_rejection(error, prompt, fields)
     if isinstance(error, ServerError):
         return unavailable()
     if isinstance(error, UsageError):
         return ApiError(400, f"{error.problem}: {error.remedy}")
-    return internal()
+    return internal_error()
 
 
-def _of_refusal(error: RequestRejectedError, prompt: str, fields: Mapping[str, str]) -> ApiError:
+def _from_rejection(
+    error: RequestRejectedError, prompt: str, fields: Mapping[str, str]
+) -> ApiError:
     text = _ENSEMBLE.sub("", error.problem)
     if _UNKNOWN_MODEL in text:
         return unavailable("The model is not loaded. Try again later.")
@@ -167,12 +170,11 @@ def _of_refusal(error: RequestRejectedError, prompt: str, fields: Mapping[str, s
         return ApiError(400, text, code="context_length_exceeded", param=param or prompt)
     if tensor == "lora_name":
         return ApiError(404, text, code="model_not_found", param=param)
-    # Of our steps: a message about the request begins with one of its tensors, which the client
-    # knows by another name.
+    # A message of our steps starts with a tensor's name, for which the client has another name.
     if param is not None:
-        told = text if param == tensor else f"`{param}`{text.removeprefix(tensor)}"
-    elif error.is_argument:  # the words of a step of the project's own
-        told, param = text, prompt
+        message = text if param == tensor else f"`{param}`{text.removeprefix(tensor)}"
+    elif error.is_argument:  # the message of a step that the project defines
+        message, param = text, prompt
     else:
-        return internal()
-    return ApiError(400, told, code="invalid_value", param=param)
+        return internal_error()
+    return ApiError(400, message, code="invalid_value", param=param)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`response_format` as guided decoding: the engine leaves no other text to the model.
+"""`response_format` as guided decoding: the engine restricts the model to matching text.
 
-An engine without guides has no tensors for them, and Triton refuses the request by their name.
+An engine without guides lacks their tensors, so Triton refuses the request and names them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tritonctl.frontend.bodies import Body
 from tritonctl.frontend.errors import ApiError
 from tritonctl.protocol.generation import SamplingParameters
 
-MOST_GUIDE_BYTES = 65_536  # the engines'
+MAX_GUIDE_BYTES = 65_536  # the engines'
 GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _KIND = "json_schema"
 _ANY_OBJECT = {"type": "object"}
 
 
 class TextFormat(Body):
-    """Free text."""
+    """Text without restrictions."""
 
     type: Literal["text"]
 
 
 class ObjectFormat(Body):
-    """Some JSON object."""
+    """Any JSON object."""
 
     type: Literal["json_object"]
 
@@ -45,7 +45,7 @@ class NamedSchema(Body):
 
 
 class SchemaFormat(Body):
-    """JSON by a schema."""
+    """JSON that follows a schema."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema
@@ -55,31 +55,35 @@ ResponseFormat = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discr
 
 
 @dataclass(frozen=True)
-class Guide:
-    """The JSON schema of an answer. `field`: the field of the request that asks for it."""
+class AnswerGuide:
+    """The JSON schema of an answer."""
 
     schema: Mapping[str, Any]
-    field: str
+    field: str  # the request's field that sets the guide
 
 
-def guide_of(asked: ResponseFormat | None) -> Guide | None:
-    """The guide of a `response_format`; None for free text."""
-    if asked is None or isinstance(asked, TextFormat):
+def guide_of(response_format: ResponseFormat | None) -> AnswerGuide | None:
+    """Return the guide of a `response_format`; None for unrestricted text."""
+    if response_format is None or isinstance(response_format, TextFormat):
         return None
-    schema = _ANY_OBJECT if isinstance(asked, ObjectFormat) else asked.json_schema.schema_
-    return Guide(schema, "response_format")
+    schema = (
+        _ANY_OBJECT
+        if isinstance(response_format, ObjectFormat)
+        else response_format.json_schema.schema_
+    )
+    return AnswerGuide(schema, "response_format")
 
 
-def guided(sampling: SamplingParameters, guide: Guide | None) -> SamplingParameters:
-    """The sampling that follows a guide. Raises ApiError for one that is too long."""
+def with_guide(sampling: SamplingParameters, guide: AnswerGuide | None) -> SamplingParameters:
+    """Add a guide to the sampling parameters. Raises ApiError if it is too long."""
     if guide is None:
         return sampling
     text = orjson.dumps(guide.schema)
-    if len(text) > MOST_GUIDE_BYTES:
+    if len(text) > MAX_GUIDE_BYTES:
         raise ApiError(
             400,
             f"the JSON schema of `{guide.field}` has {len(text)} bytes, at most "
-            f"{MOST_GUIDE_BYTES} are possible",
+            f"{MAX_GUIDE_BYTES} are possible",
             code="invalid_value",
             param=guide.field,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this process lives, and whether to send it requests."""
+"""Liveness and readiness of the frontend."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from tritonctl.errors import TritonctlError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.errors import unavailable
-from tritonctl.frontend.exchange import Exchange
+from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.routing.router import Router
 
 
-class Health:
-    """`draining`: whether the process is about to end; requests under way go on."""
+class HealthEndpoints:
+    """Answers the health endpoints. A draining frontend is not ready, but finishes its requests."""
 
     def __init__(self, config: FrontendConfig, router: Router, draining: Draining) -> None:
         self._models = config.models
         self._router = router
         self._draining = draining
 
-    async def live(self, exchange: Exchange) -> None:
+    async def live(self, request: HttpRequest) -> None:
         """GET /health/live: 200 while the event loop runs."""
-        await exchange.answer_json({"status": "live"})
+        await request.answer_json({"status": "live"})
 
-    async def ready(self, exchange: Exchange) -> None:
-        """GET /health/ready: 200 where a model answers, 503 otherwise."""
-        self._draining.asked((exchange.header(b"user-agent") or b"").decode("latin-1"))
-        if self._draining.began:
-            raise unavailable("The frontend is ending. Send requests to another one.")
-        if not await self._answers():
+    async def ready(self, request: HttpRequest) -> None:
+        """GET /health/ready: 200 if a model is ready, else 503."""
+        self._draining.record_probe((request.header(b"user-agent") or b"").decode("latin-1"))
+        if self._draining.has_started:
+            raise unavailable("The frontend is shutting down. Send requests to another replica.")
+        if not await self._any_model_ready():
             raise unavailable()
-        await exchange.answer_json({"status": "ready"})
+        await request.answer_json({"status": "ready"})
 
-    async def _answers(self) -> bool:
+    async def _any_model_ready(self) -> bool:
         try:
             async with self._router.choose("") as replica:
                 for model in self._models:

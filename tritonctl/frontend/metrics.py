@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frontend counts for Prometheus, by tenant and model: requests, tokens, budgets, times.
+"""The frontend's Prometheus metrics by tenant and model: requests, tokens, budgets, times.
 
-Counting is a dictionary and one bisection, because a token costs it; `prometheus_client` writes the
-page when it is asked for. Labels are bounded: tenants and models are those that the frontend has
-resolved, never what a client sent, and beyond `MOST_NAMES` of either they count as `other`.
+Counting costs a dictionary access and a bisection, because it happens for every token;
+`prometheus_client` writes the page on each scrape. Labels are bounded: they hold tenants and models
+that the frontend has resolved, never text from a client. Beyond `MAX_LABEL_VALUES` of either the
+label is `other`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-MOST_NAMES = 500
-OTHER, NONE = "other", "none"
+MAX_LABEL_VALUES = 500
+OTHER_LABEL, NO_LABEL = "other", "none"
 
 REQUESTS = "tritonctl_frontend_requests"
 REFUSALS = "tritonctl_frontend_refusals"
@@ -36,9 +37,9 @@ TTFT = "tritonctl_frontend_time_to_first_token_seconds"
 ITL = "tritonctl_frontend_inter_token_latency_seconds"
 DURATION = "tritonctl_frontend_request_duration_seconds"
 
-# How a request ended. `ok`: answers that have no finish reason; `refused`: with a status below 500.
+# How a request ended. `ok`: the answer has no finish reason. `refused`: the status is below 500.
 OUTCOMES = ("stop", "length", "tool_calls", "ok", "cancelled", "refused", "error")
-# Why one was refused or failed, by what somebody can do about it.
+# Why a request was refused or failed, grouped by remedy.
 REASONS = (
     *("invalid", "too_long", "unauthorised", "unknown_model", "over_budget"),
     *("overloaded", "unavailable", "failed"),
@@ -66,8 +67,8 @@ LABELS = {
     PLACEMENTS: ("replica", "reason"),
     ANSWERS: ("model", "version", "outcome"),
 }
-_BY = ("tenant", "model")
-# As the engines' own (python_backends/textlib/engine_metrics.py), to compare the two.
+_TENANT_AND_MODEL = ("tenant", "model")
+# Same as the engines' (python_backends/textlib/triton/engine_metrics.py), so that both compare.
 BOUNDS = {
     TTFT: (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     ITL: (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5),
@@ -79,7 +80,7 @@ Labels = tuple[str, ...]
 
 @dataclass
 class _Histogram:
-    """Cumulative only when read."""
+    """Counts per bucket; `buckets` makes them cumulative."""
 
     bounds: tuple[float, ...]
     counts: list[int] = field(init=False)
@@ -89,52 +90,56 @@ class _Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def add(self, seconds: float, times: int) -> None:
-        """Count an event of so many seconds so many times."""
+        """Add `times` events of this duration."""
         self.counts[bisect_left(self.bounds, seconds)] += times
         self.total += seconds * times
 
     def buckets(self) -> list[tuple[str, float]]:
-        """As `HistogramMetricFamily` takes them: (le, events up to it)."""
-        found, so_far = [], 0
+        """Pairs for `HistogramMetricFamily`: (le, number of events up to it)."""
+        buckets, cumulative = [], 0
         for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
-            so_far += count
-            found.append((str(bound), float(so_far)))
-        return found
+            cumulative += count
+            buckets.append((str(bound), float(cumulative)))
+        return buckets
 
 
-class _Names:
-    """Label values, at most `MOST_NAMES` of them."""
+class _BoundedLabel:
+    """A label with at most `MAX_LABEL_VALUES` values."""
 
     def __init__(self) -> None:
-        self._known: set[str] = {OTHER, NONE}
+        self._values: set[str] = {OTHER_LABEL, NO_LABEL}
 
-    def of(self, name: str | None) -> str:
+    def bounded(self, name: str | None) -> str:
         if not name:
-            return NONE
-        if name not in self._known:
-            if len(self._known) >= MOST_NAMES:
-                return OTHER
-            self._known.add(name)
+            return NO_LABEL
+        if name not in self._values:
+            if len(self._values) >= MAX_LABEL_VALUES:
+                return OTHER_LABEL
+            self._values.add(name)
         return name
 
 
-class Metrics(Collector):
-    """All that one frontend has counted since it started. For one thread: the event loop's."""
+class FrontendMetrics(Collector):
+    """Metrics of one frontend since its start. Not thread-safe: for the event loop's thread."""
 
     def __init__(self) -> None:
-        self._tenants, self._models, self._versions = _Names(), _Names(), _Names()
+        self._tenants, self._models, self._versions = (
+            _BoundedLabel(),
+            _BoundedLabel(),
+            _BoundedLabel(),
+        )
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in (*COUNTERS, *GAUGES)}
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def labels(self, tenant: str | None, model: str | None) -> tuple[str, str]:
-        """The bounded label values of a tenant and a model; `none` where there is none."""
-        return self._tenants.of(tenant), self._models.of(model)
+        """The bounded label values of a tenant and a model; `none` for None."""
+        return self._tenants.bounded(tenant), self._models.bounded(model)
 
-    def release(self, version: str) -> str:
+    def version_label(self, version: str) -> str:
         """The bounded label value of a model's version."""
-        return self._versions.of(version)
+        return self._versions.bounded(version)
 
     def add(self, name: str, labels: Labels, value: float = 1) -> None:
         """Add to a counter, or to a gauge."""
@@ -142,26 +147,26 @@ class Metrics(Collector):
         values[labels] = values.get(labels, 0) + value
 
     def observe(self, name: str, labels: Labels, seconds: float, times: int = 1) -> None:
-        """Count events of so many seconds in a histogram."""
-        known = self._histograms[name]
-        if (histogram := known.get(labels)) is None:
-            histogram = known[labels] = _Histogram(BOUNDS[name])
+        """Add `times` events of this duration to a histogram."""
+        histograms = self._histograms[name]
+        if (histogram := histograms.get(labels)) is None:
+            histogram = histograms[labels] = _Histogram(BOUNDS[name])
         histogram.add(seconds, times)
 
     def page(self) -> bytes:
-        """The page that Prometheus reads, in its text format (`CONTENT_TYPE`)."""
+        """The page in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The families, for `prometheus_client`."""
+        """The metric families, for `prometheus_client`."""
         for table, kind in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
             for name, text in table.items():
-                family = kind(name, text, labels=LABELS.get(name, _BY))
+                family = kind(name, text, labels=LABELS.get(name, _TENANT_AND_MODEL))
                 for labels, value in self._values[name].items():
                     family.add_metric(labels, value)
                 yield family
         for name, text in HISTOGRAMS.items():
-            histograms = HistogramMetricFamily(name, text, labels=_BY)
+            histograms = HistogramMetricFamily(name, text, labels=_TENANT_AND_MODEL)
             for labels, histogram in self._histograms[name].items():
                 histograms.add_metric(labels, histogram.buckets(), histogram.total)
             yield histograms

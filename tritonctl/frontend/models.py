@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which model a name is: a public one, an alias, `MODEL:ADAPTER`; and GET /v1/models."""
+"""Resolve model names: public models, aliases, `MODEL:ADAPTER`; and GET /v1/models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from tritonctl.errors import TritonctlError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.errors import ApiError, unavailable, unknown_model
-from tritonctl.frontend.exchange import Exchange
+from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.routing.router import Router
-from tritonctl.protocol.asking import WAYS
+from tritonctl.protocol.task_usage import TASK_USAGE
 from tritonctl.protocol.tasks import ServedTask
 
-_BELIEVED_SECONDS = 30.0
+_TASK_CACHE_SECONDS = 30.0
 _ADAPTER = "lora_name"
-# The endpoint that asks a model of a task.
+# Endpoints by task.
 ENDPOINTS: Mapping[str, str] = {
     "text_generation": "/v1/chat/completions or /v1/completions",
     "embedding": "/v1/embeddings",
@@ -28,28 +28,28 @@ ENDPOINTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Target:
-    """What a request's `model` is. `shown`: the name as it was asked for, which answers repeat."""
+class RequestTarget:
+    """The model of a request."""
 
     model: str
-    shown: str
+    requested_name: str  # the request's `model`, which answers repeat
     adapter: str | None = None
 
 
-def target_of(public: Collection[str], aliases: Mapping[str, str], name: str) -> Target:
-    """What a name means among these. Raises ApiError 404 for one that no model has."""
-    meant = aliases.get(name, name)
-    if meant in public:
-        return Target(meant, name)
-    base, _, adapter = meant.partition(":")
+def resolve_target(public: Collection[str], aliases: Mapping[str, str], name: str) -> RequestTarget:
+    """Resolve a name. Raises ApiError 404 for an unknown name."""
+    resolved = aliases.get(name, name)
+    if resolved in public:
+        return RequestTarget(resolved, name)
+    base, _, adapter = resolved.partition(":")
     base = aliases.get(base, base)
     if adapter and base in public:
-        return Target(base, name, adapter)
+        return RequestTarget(base, name, adapter)
     raise unknown_model(name)
 
 
 class Models:
-    """The names that there are."""
+    """The public models and their aliases."""
 
     def __init__(
         self,
@@ -64,52 +64,52 @@ class Models:
         self._router = router
         self._created = int(time.time()) if created is None else created
         self._clock = clock
-        self._known: dict[str, tuple[float, ServedTask]] = {}
+        self._task_cache: dict[str, tuple[float, ServedTask]] = {}
 
     @property
     def names(self) -> list[str]:
-        """All of them, models first."""
+        """All names, models first."""
         return [*sorted(self._public), *sorted(self._aliases)]
 
-    def target(self, name: str) -> Target:
-        """Raises ApiError 404 for a name that no model has."""
-        return target_of(self._public, self._aliases, name)
+    def target(self, name: str) -> RequestTarget:
+        """Resolve a name. Raises ApiError 404 for an unknown name."""
+        return resolve_target(self._public, self._aliases, name)
 
-    async def check(self, target: Target, task: str) -> None:
-        """Raises ApiError for a model that is for another endpoint, or takes no adapters.
+    async def check(self, target: RequestTarget, task: str) -> None:
+        """Raise ApiError for a model of another endpoint, or one that takes no adapters.
 
-        What a server that does not answer now serves, the request itself will tell.
+        If no server answers, skip the check: the request itself will fail.
         """
         try:
-            served = await self._described(target.model)
+            served_task = await self._cached_task(target.model)
         except TritonctlError:
             return
-        if served.task.name != task:
-            raise _of_another_task(target, served.task.name)
-        if target.adapter is not None and _ADAPTER not in served.inputs:
-            raise unknown_model(target.shown)
+        if served_task.task.name != task:
+            raise _wrong_task_error(target, served_task.task.name)
+        if target.adapter is not None and _ADAPTER not in served_task.inputs:
+            raise unknown_model(target.requested_name)
 
-    async def _described(self, model: str) -> ServedTask:
-        """A model changes rarely: what was true is believed for a while."""
-        since, served = self._known.get(model, (0.0, None))
+    async def _cached_task(self, model: str) -> ServedTask:
+        """Return the model's task, cached for a while because it rarely changes."""
+        since, served_task = self._task_cache.get(model, (0.0, None))
         now = self._clock()
-        if served is None or now - since > _BELIEVED_SECONDS:
+        if served_task is None or now - since > _TASK_CACHE_SECONDS:
             async with self._router.choose(model) as replica:
-                served = await replica.client.described(model)
-            self._known[model] = now, served
-        return served
+                served_task = await replica.client.describe_task(model)
+            self._task_cache[model] = now, served_task
+        return served_task
 
-    async def listing(self, exchange: Exchange) -> None:
-        """GET /v1/models: those that are ready."""
+    async def list_models(self, request: HttpRequest) -> None:
+        """GET /v1/models: the ready models."""
         ready = await self._ready()
         data = [self._record(name) for name in self.names if self.target(name).model in ready]
-        await exchange.answer_json({"object": "list", "data": data})
+        await request.answer_json({"object": "list", "data": data})
 
-    async def one(self, exchange: Exchange) -> None:
-        """GET /v1/models/NAME, whether it is ready or not."""
-        name = str(exchange.scope["path_params"]["name"])
+    async def show_model(self, request: HttpRequest) -> None:
+        """GET /v1/models/NAME: one model, ready or not."""
+        name = str(request.scope["path_params"]["name"])
         self.target(name)
-        await exchange.answer_json(self._record(name))
+        await request.answer_json(self._record(name))
 
     async def _ready(self) -> set[str]:
         async with self._router.choose("") as replica:
@@ -128,12 +128,12 @@ class Models:
         }
 
 
-def _of_another_task(target: Target, task: str) -> ApiError:
-    does = WAYS[task].does if task in WAYS else "does something else"
-    endpoint = f": ask it by {ENDPOINTS[task]}" if task in ENDPOINTS else ""
+def _wrong_task_error(target: RequestTarget, task: str) -> ApiError:
+    purpose = TASK_USAGE[task].purpose if task in TASK_USAGE else "has another task"
+    endpoint = f": use {ENDPOINTS[task]}" if task in ENDPOINTS else ""
     return ApiError(
         400,
-        f"the model `{target.shown}` {does} (task {task}){endpoint}",
+        f"the model `{target.requested_name}` {purpose} (task {task}){endpoint}",
         code="model_not_supported",
         param="model",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GET /openapi.json: what is accepted, made from the models that accept it."""
+"""GET /openapi.json: the API's description, generated from the request models."""
 
 from __future__ import annotations
 
@@ -30,41 +30,44 @@ _ERROR: Mapping[str, Any] = {
         }
     },
 }
-# By status: when a client gets it.
+# When a client gets each status.
 _ERRORS = {
     "400": "a field that is wrong, unknown or not supported; `param` names it",
-    "401": "no key, or one that no tenant has",
+    "401": "the key is missing or unknown",
     "404": "no such model",
     "408": "the body did not come in time",
     "413": "the body is too long",
     "415": "the body is not JSON",
-    "429": "too many requests; `retry-after` says when to come again",
+    "417": "`expect` is not `100-continue`",
+    "429": "too many requests; retry after `retry-after` seconds",
     "500": "the server failed",
-    "503": "the model's server does not answer; `retry-after` says when to come again",
+    "503": "the model's server does not answer; retry after `retry-after` seconds",
 }
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A route. `body`: of its request. `events`: it may answer by server-sent events."""
+    """A documented route."""
 
     method: str
     path: str
     summary: str
-    body: type[BaseModel] | None = None
-    events: bool = False
+    body: type[BaseModel] | None = None  # of its request
+    events: bool = False  # whether it may answer with server-sent events
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The description, OpenAPI 3.1."""
+    """Describe the operations as an OpenAPI 3.1 document."""
     listed = list(operations)
-    bodies = [one.body for one in listed if one.body is not None]
+    bodies = [operation.body for operation in listed if operation.body is not None]
     _, schema = models_json_schema(
         [(body, "validation") for body in dict.fromkeys(bodies)], ref_template=_REFERENCE
     )
     paths: dict[str, Any] = {}
-    for one in listed:
-        paths.setdefault(one.path.replace(":path", ""), {})[one.method.lower()] = _operation(one)
+    for operation in listed:
+        paths.setdefault(operation.path.replace(":path", ""), {})[operation.method.lower()] = (
+            _describe(operation)
+        )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -77,9 +80,9 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation(one: Operation) -> dict[str, Any]:
+def _describe(operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {_JSON: {"schema": {"type": "object"}}}
-    if one.events:
+    if operation.events:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     errors = {
         status: {
@@ -88,16 +91,16 @@ def _operation(one: Operation) -> dict[str, Any]:
         }
         for status, text in _ERRORS.items()
     }
-    operation: dict[str, Any] = {
-        "summary": one.summary,
+    description: dict[str, Any] = {
+        "summary": operation.summary,
         "responses": {"200": {"description": "the answer", "content": content}, **errors},
     }
-    if "{" in one.path:
-        name = one.path.partition("{")[2].partition(":")[0].rstrip("}")
-        operation["parameters"] = [
+    if "{" in operation.path:
+        name = operation.path.partition("{")[2].partition(":")[0].rstrip("}")
+        description["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         ]
-    if one.body is not None:
-        reference = {"$ref": _REFERENCE.format(model=one.body.__name__)}
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": reference}}}
-    return operation
+    if operation.body is not None:
+        reference = {"$ref": _REFERENCE.format(model=operation.body.__name__)}
+        description["requestBody"] = {"required": True, "content": {_JSON: {"schema": reference}}}
+    return description

@@ -1,62 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a prompt is, whether its answer fits, and how much work both are."""
+"""Count a prompt, check that its answer fits, and estimate the work of both."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritonctl.errors import RequestRejectedError
 from tritonctl.frontend import errors
-from tritonctl.frontend.asked import TextAsked
 from tritonctl.frontend.counting.context import ContextLengthError
-from tritonctl.frontend.counting.prompts import Count, most_tokens
+from tritonctl.frontend.counting.prompts import Count, max_token_count
 from tritonctl.frontend.counting.worker import CountRefusedError
 from tritonctl.frontend.errors import ApiError
-from tritonctl.frontend.upstream import Servers
+from tritonctl.frontend.text_request import TextGenerationRequest
+from tritonctl.frontend.upstream import TritonServers
 
 CONTEXT_LENGTH = "context_length_exceeded"
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A prompt whose length is known, before a replica is chosen for its answers.
+class PromptPlan:
+    """A prompt with its length, before a replica is chosen for its answers."""
 
-    content: as it is sent. room: tokens that each answer may have; None where nobody knows.
-    work: tokens of an answer's prompt and of the answer that is expected.
-    """
-
-    content: bytes
+    content: bytes  # as it is sent
     count: Count
-    room: int | None
-    work: int
+    max_answer_tokens: int | None  # of each answer; None: unknown
+    work: int  # tokens of the prompt and of the expected answer
 
 
-async def plan(servers: Servers, asked: TextAsked, tensor: str, content: bytes) -> Planned:
-    """Raises ApiError for a prompt that cannot fit, or that the tokenizer step would refuse.
+async def plan_prompts(
+    servers: TritonServers,
+    generation: TextGenerationRequest,
+    contents: Sequence[tuple[str, bytes]],
+) -> list[PromptPlan]:
+    """Count prompts concurrently and estimate their work.
 
-    content: of the prompt, as `tensor` carries it.
+    contents: of each prompt the input tensor and its bytes. Raises ApiError for a prompt that does
+    not fit, or that the tokenizer step would refuse.
     """
-    model, most = asked.target.model, asked.sampling.max_tokens
+    plans = [_plan_prompt(servers, generation, *each) for each in contents]
+    if len(plans) == 1:
+        return [await plans[0]]
+    tasks = [asyncio.create_task(plan) for plan in plans]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _plan_prompt(
+    servers: TritonServers, generation: TextGenerationRequest, tensor: str, content: bytes
+) -> PromptPlan:
+    model, max_tokens = generation.target.model, generation.sampling.max_tokens
     counter = servers.counter
     try:
         text = content.decode("utf-8", "surrogatepass")
         count = await counter.count(model, {tensor: [text]})
-        room = counter.limits(model).answer_room(count.tokens, most) if count.exact else most
+        max_answer_tokens = (
+            counter.limits(model).answer_room(count.tokens, max_tokens)
+            if count.exact
+            else max_tokens
+        )
     except CountRefusedError as error:
-        told = RequestRejectedError(str(error), remedy="")
-        raise errors.of_tritonctl(told, asked.prompt_field) from error
+        rejection = RequestRejectedError(str(error), remedy="")
+        raise errors.from_tritonctl_error(rejection, generation.prompt_field) from error
     except ContextLengthError as error:
-        param = asked.prompt_field if error.prompt_alone or most is None else "max_tokens"
+        param = (
+            generation.prompt_field if error.prompt_alone or max_tokens is None else "max_tokens"
+        )
         raise ApiError(400, str(error), code=CONTEXT_LENGTH, param=param) from error
-    work = count.tokens + servers.expected.of(model, room)
-    return Planned(content, count, room, work)
+    work = count.tokens + servers.expected.of(model, max_answer_tokens)
+    return PromptPlan(content, count, max_answer_tokens, work)
 
 
-def surely_fits(servers: Servers, asked: TextAsked, content: bytes) -> bool:
+def surely_fits(servers: TritonServers, generation: TextGenerationRequest, content: bytes) -> bool:
     """Whether a prompt fits even if each of its bytes is a token."""
-    limits, most = servers.counter.limits(asked.target.model), most_tokens([content])
+    limits, upper_bound = (
+        servers.counter.limits(generation.target.model),
+        max_token_count([content]),
+    )
     try:
-        limits.answer_room(most, asked.sampling.max_tokens)
+        limits.answer_room(upper_bound, generation.sampling.max_tokens)
     except ContextLengthError:
         return False
     return True

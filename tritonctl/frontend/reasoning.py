@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model thinks before it answers, told apart from its answer: `reasoning_content`.
+"""Separate a model's reasoning from its answer: `reasoning_content`.
 
-Models that reason write <think> ... </think> first. Some chat templates write the opening tag into
-the prompt, so that the answer begins within. Newlines around the tags belong to neither text.
+Reasoning models start with <think> ... </think>. Some chat templates put the opening tag into the
+prompt, so the output starts inside the tags. Newlines around the tags belong to neither text.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from tritonctl.project.frontend import Reasoning
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
-class Reader(Protocol):
-    """Makes events of an answer's text while it comes."""
+class AnswerReader(Protocol):
+    """Converts an answer's text to events while it is streamed."""
 
     @property
     def calls(self) -> int:
-        """Calls of tools so far."""
+        """Number of tool calls so far."""
 
     @property
     def full(self) -> bool:
-        """Whether all calls that are allowed have been made."""
+        """Whether the maximum number of calls is reached."""
 
     def feed(self, text: str) -> list[Event]:
-        """What the next piece of text makes certain."""
+        """Return the events that the next piece of text completes."""
 
     def finish(self) -> list[Event]:
-        """The rest."""
+        """Return the remaining events."""
 
 
-class _Place(Enum):
-    """Where in an answer the reader is; at the GAPs it drops newlines."""
+class _Section(Enum):
+    """The reader's section of an answer; in the GAPs it drops newlines."""
 
     START = auto()
     GAP_BEFORE = auto()
@@ -44,19 +44,20 @@ class _Place(Enum):
     ANSWER = auto()
 
 
-_BEHIND_GAP = {_Place.GAP_BEFORE: _Place.THOUGHTS, _Place.GAP_BEHIND: _Place.ANSWER}
+_AFTER_GAP = {_Section.GAP_BEFORE: _Section.THOUGHTS, _Section.GAP_BEHIND: _Section.ANSWER}
 
 
 class ThinkingReader:
-    """Reads thoughts; what comes behind them is for `inner`, or is plain text.
+    """Reads thoughts, and passes the text after them to `inner`; without `inner` it is content.
 
-    opened: the prompt has opened them. Text goes on at once, but for what may yet be a tag.
+    opened: the prompt contains the opening tag. Text is forwarded at once, except a possible start
+    of a tag.
     """
 
-    def __init__(self, inner: Reader | None, *, opened: bool) -> None:
+    def __init__(self, inner: AnswerReader | None, *, opened: bool) -> None:
         self._inner, self._opened = inner, opened
-        self._place = _Place.START
-        self._held = ""
+        self._section = _Section.START
+        self._buffer = ""
 
     @property
     def calls(self) -> int:
@@ -69,56 +70,58 @@ class ThinkingReader:
         return self._inner is not None and self._inner.full
 
     def feed(self, text: str) -> list[Event]:
-        """What the next piece of text makes certain."""
+        """Return the events that the next piece of text completes."""
         events: list[Event] = []
-        self._held += text
+        self._buffer += text
         while self._step(events):
             pass
         return events
 
     def finish(self) -> list[Event]:
-        """The rest. An answer that was cut while it thought has no content."""
-        held, self._held = self._held, ""
-        inside = self._place is _Place.THOUGHTS or (self._place is _Place.START and self._opened)
+        """Return the remaining events. An answer cut inside its thoughts has no content."""
+        buffer, self._buffer = self._buffer, ""
+        inside = self._section is _Section.THOUGHTS or (
+            self._section is _Section.START and self._opened
+        )
         events: list[Event] = []
         if inside:
-            events = _thoughts(held.rstrip("\n"))
-        elif held and self._place is _Place.START:
-            events = self._answer(held)
+            events = _thoughts(buffer.rstrip("\n"))
+        elif buffer and self._section is _Section.START:
+            events = self._answer(buffer)
         return events + ([] if self._inner is None else self._inner.finish())
 
     def _step(self, events: list[Event]) -> bool:
-        """Read what is held; whether the place has changed, so that more of it can be read."""
-        before = self._place
-        if before is _Place.START:
-            self._begin()
-        elif before in _BEHIND_GAP:
-            self._held = self._held.lstrip("\n")
-            if self._held:
-                self._place = _BEHIND_GAP[before]
-        elif before is _Place.THOUGHTS:
+        """Read the buffer. True: the section changed, so that more of it can be read."""
+        previous = self._section
+        if previous is _Section.START:
+            self._read_start()
+        elif previous in _AFTER_GAP:
+            self._buffer = self._buffer.lstrip("\n")
+            if self._buffer:
+                self._section = _AFTER_GAP[previous]
+        elif previous is _Section.THOUGHTS:
             events += self._think()
-        elif self._held:
-            text, self._held = self._held, ""
+        elif self._buffer:
+            text, self._buffer = self._buffer, ""
             events += self._answer(text)
-        return self._place is not before
+        return self._section is not previous
 
-    def _begin(self) -> None:
-        start = self._held.lstrip()
+    def _read_start(self) -> None:
+        start = self._buffer.lstrip()
         if start.startswith(_OPEN):
-            self._held, self._place = start.removeprefix(_OPEN), _Place.GAP_BEFORE
+            self._buffer, self._section = start.removeprefix(_OPEN), _Section.GAP_BEFORE
         elif not _OPEN.startswith(start):
-            self._place = _Place.GAP_BEFORE if self._opened else _Place.ANSWER
+            self._section = _Section.GAP_BEFORE if self._opened else _Section.ANSWER
 
     def _think(self) -> list[Event]:
-        text, tag, behind = self._held.partition(_CLOSE)
+        text, tag, behind = self._buffer.partition(_CLOSE)
         if tag:
-            self._held, self._place = behind, _Place.GAP_BEHIND
+            self._buffer, self._section = behind, _Section.GAP_BEHIND
             return _thoughts(text.rstrip("\n"))
         sizes = range(len(_CLOSE) - 1, 0, -1)
         part = next((size for size in sizes if text.endswith(_CLOSE[:size])), 0)
         certain = text[: len(text) - part].rstrip("\n")
-        self._held = text[len(certain) :]
+        self._buffer = text[len(certain) :]
         return _thoughts(certain)
 
     def _answer(self, text: str) -> list[Event]:
@@ -129,8 +132,8 @@ def _thoughts(text: str) -> list[Event]:
     return [Thought(text)] if text else []
 
 
-def thinking(inner: Reader | None, reasoning: Reasoning | None) -> Reader | None:
-    """The reader of one answer of a model that reasons so; None: it does not, as far as known."""
+def with_reasoning(inner: AnswerReader | None, reasoning: Reasoning | None) -> AnswerReader | None:
+    """Wrap a reader for a model with this reasoning markup; None: without markup."""
     if reasoning is None:
         return inner
     return ThinkingReader(inner, opened=reasoning == "opened")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""POST /v1/rerank and /v2/rerank: documents by how well they answer a query.
+"""POST /v1/rerank and /v2/rerank: rank documents by relevance to a query.
 
-The shape is Jina's and Cohere's at once: `usage` and `meta` say the same thing to either client.
+The response suits Jina's and Cohere's clients: `usage` and `meta` hold the same counts.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from tritonctl.frontend.batch_requests import BatchRunner
 from tritonctl.frontend.bodies import Body
-from tritonctl.frontend.exchange import Exchange
-from tritonctl.frontend.models import Target
-from tritonctl.frontend.rows import Rows
-from tritonctl.frontend.text_fields import ModelName, NoList
+from tritonctl.frontend.http_request import HttpRequest
+from tritonctl.frontend.models import RequestTarget
+from tritonctl.frontend.text_fields import EmptyList, ModelName
 
 if TYPE_CHECKING:
     from tritonctl.protocol.tasks import Relevance
 
-MOST_DOCUMENTS = 2048
+MAX_DOCUMENTS = 2048
 
 UNSUPPORTED: Mapping[str, str] = {
     "max_chunks_per_doc": "a document is not split; leave it out",
     "max_tokens_per_doc": "the model's own limit holds; leave it out",
     "rank_fields": "documents are texts; leave it out",
-    "return_embeddings": "there are none; leave it out",
+    "return_embeddings": "rerankers have no embeddings; leave it out",
 }
 
 
@@ -42,9 +42,9 @@ class RerankRequest(Body):
 
     model: ModelName = Field(description="a model or an alias")
     query: str = Field(description="what the documents shall answer")
-    documents: Annotated[list[str | Document], Field(min_length=1, max_length=MOST_DOCUMENTS)] = (
-        Field(description="texts, as they are or as `text` of an object")
-    )
+    documents: Annotated[
+        list[str | Document], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)
+    ] = Field(description="texts, as they are or as `text` of an object")
     top_n: Annotated[int, Field(ge=1)] | None = Field(
         None, description="the best so many; all when absent"
     )
@@ -59,17 +59,19 @@ class RerankRequest(Body):
     user: str | None = Field(None, description="changes nothing in the answer")
     max_chunks_per_doc: None = Field(None, description="not supported")
     max_tokens_per_doc: None = Field(None, description="not supported")
-    rank_fields: NoList | None = Field(None, description="not supported")
+    rank_fields: EmptyList | None = Field(None, description="not supported")
     return_embeddings: Literal[False] | None = Field(None, description="not supported")
 
     @property
     def texts(self) -> list[str]:
         """The documents' texts."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        return [
+            document if isinstance(document, str) else document.text for document in self.documents
+        ]
 
     @property
     def tensors(self) -> Mapping[str, Sequence[Any]]:
-        """The public tensors, as far as the tokenizer step reads them."""
+        """The public tensors that the tokenizer step reads."""
         texts = self.texts
         tensors: dict[str, Sequence[Any]] = {
             "query": [self.query] * len(texts),
@@ -81,28 +83,34 @@ class RerankRequest(Body):
 
 
 async def answer(
-    exchange: Exchange, asked: RerankRequest, target: Target, rows: Rows, *, with_texts: bool
+    request: HttpRequest,
+    body: RerankRequest,
+    target: RequestTarget,
+    batch_runner: BatchRunner,
+    *,
+    with_texts: bool,
 ) -> None:
-    """The best documents first. with_texts: the default of `return_documents`."""
-    texts = asked.texts
-    found: Sequence[Relevance] = await rows.ask(
-        exchange,
+    """Answer with the best documents first. with_texts: default of `return_documents`."""
+    texts = body.texts
+    ranking: Sequence[Relevance] = await batch_runner.run(
+        request,
         target,
         "documents[{}]",
-        asked.tensors,
+        body.tensors,
         lambda client, delivery: client.rerank(
-            target.model, asked.query, texts, truncate=asked.truncate, delivery=delivery
+            target.model, body.query, texts, truncate=body.truncate, delivery=delivery
         ),
     )
-    returned = with_texts if asked.return_documents is None else asked.return_documents
-    tokens = exchange.facts.prompt_tokens
-    await exchange.answer_json(
+    returned = with_texts if body.return_documents is None else body.return_documents
+    tokens = request.record.prompt_tokens
+    await request.answer_json(
         {
             "id": f"rerank-{secrets.token_hex(12)}",
             "object": "list",
-            "model": target.shown,
+            "model": target.requested_name,
             "results": [
-                _result(one, texts[one.index] if returned else None) for one in found[: asked.top_n]
+                _result(relevance, texts[relevance.index] if returned else None)
+                for relevance in ranking[: body.top_n]
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "meta": {"tokens": {"input_tokens": tokens}},
@@ -110,10 +118,10 @@ async def answer(
     )
 
 
-def _result(one: Relevance, text: str | None) -> dict[str, Any]:
-    result: dict[str, Any] = {"index": one.index, "relevance_score": one.score}
+def _result(relevance: Relevance, text: str | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"index": relevance.index, "relevance_score": relevance.score}
     if text is not None:
         result["document"] = {"text": text}
-    if one.truncated:
+    if relevance.truncated:
         result["truncated"] = True
     return result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the application: uvicorn with uvloop and httptools, one process, one event loop."""
+"""Run the application with uvicorn, uvloop and httptools in one process and one event loop."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from tritonctl.frontend.connections import BoundedConnection
 from tritonctl.frontend.draining import Draining
 
 _KEEP_ALIVE_SECONDS = 75
-# A client may stop reading for so long.
+# How long a client may stop reading.
 _READ_SECONDS = 60.0
-# After so long at most a signal is heard.
+# Maximum delay until a signal takes effect.
 _TICK_SECONDS = 0.4
 _LOG = logging.getLogger("tritonctl.frontend")
 
 
-class _Draining(uvicorn.Server):
-    """Ends in order: not ready, still answering, no longer listening, streams finished."""
+class _DrainingServer(uvicorn.Server):
+    """Ends in order: it stops being ready, then listening, then finishes its streams."""
 
     def __init__(self, config: uvicorn.Config, draining: Draining) -> None:
         super().__init__(config)
         self._draining = draining
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's
-        """The first signal begins the end, the second cuts streams off."""
-        if self._draining.began:
+        """Start draining at the first signal; cut streams off at the second."""
+        if self._draining.has_started:
             self.should_exit = self.force_exit = True
         else:
             _LOG.info("%s: draining", signal.Signals(sig).name)
-            self._draining.begin()
+            self._draining.start()
 
     async def main_loop(self) -> None:
-        """uvicorn's looks ten times a second, for callbacks that there are none of here."""
+        """Tick less often than uvicorn, which ticks ten times a second for unused callbacks."""
         while not await self.on_tick(0):
             await asyncio.sleep(_TICK_SECONDS)
 
     async def on_tick(self, counter: int) -> bool:
-        """Now and then; with 0 it sets the answers' date."""
-        if self._draining.is_seen:
+        """Check for the end. counter: 0 updates the responses' date."""
+        if self._draining.is_noticed:
             self.should_exit = True
         return await super().on_tick(counter)
 
 
-def configured(config: FrontendConfig, app: Starlette) -> uvicorn.Config:
-    """How uvicorn serves it."""
+def uvicorn_config(config: FrontendConfig, app: Starlette) -> uvicorn.Config:
+    """Return uvicorn's configuration."""
     return uvicorn.Config(
         app,
         host=config.settings.address,
         port=config.settings.port,
         loop="uvloop",
-        # A function that makes connections is as good as their class.
+        # uvicorn only calls it, so a function works as well as a class.
         http=partial(  # type: ignore[arg-type]
             BoundedConnection,
             head_seconds=config.settings.body_timeout_seconds,
@@ -78,20 +78,20 @@ def configured(config: FrontendConfig, app: Starlette) -> uvicorn.Config:
     )
 
 
-def server(config: FrontendConfig) -> uvicorn.Server:
-    """A server that has not begun; `run()` serves until SIGTERM or SIGINT, then drains."""
+def make_server(config: FrontendConfig) -> uvicorn.Server:
+    """Create a server; its `run()` serves until SIGTERM or SIGINT, then drains."""
     draining = Draining()
-    return _Draining(configured(config, build_app(config, draining=draining)), draining)
+    return _DrainingServer(uvicorn_config(config, build_app(config, draining=draining)), draining)
 
 
 def run(config: FrontendConfig) -> bool:
-    """Serve until SIGTERM or SIGINT; whether it came up. Its own words go to standard error."""
+    """Serve until SIGTERM or SIGINT; return whether it started. Logs go to standard error."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    serving = server(config)
+    serving = make_server(config)
     serving.run()
     return serving.started

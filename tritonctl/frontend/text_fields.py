@@ -1,41 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields that /v1/chat/completions and /v1/completions share.
 
-Fields of OpenAI's that no engine can serve are here, too, with the one value that changes nothing:
-clients send them, and an answer that ignores a field looks like one that honours it.
+OpenAI's unsupported fields are declared as well, with the single value that has no effect: clients
+send them, and an answer that ignores a field looks like one that honours it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, create_model
 
 from tritonctl.frontend.bodies import Body
+from tritonctl.protocol.sampling_table import SamplingParameter, sampling_parameters
 
-MOST_CHOICES = 128
-_MOST_INT32 = 2**31 - 1
-_MOST_WORDS, _MOST_WORD = 4, 256  # engines': bytes of a stop word
+MAX_CHOICES = 128
+_MAX_INT32 = 2**31 - 1
+_MAX_STOP_WORDS, _MAX_STOP_WORD_BYTES = 4, 256  # the engines' limits
 
 ModelName = Annotated[str, Field(min_length=1, max_length=512)]
-Nothing = Annotated[dict[str, Any], Field(max_length=0)]
-NoList = Annotated[list[Any], Field(max_length=0)]
-Tokens = Annotated[int, Field(ge=1, le=_MOST_INT32)]
-Word = Annotated[str, StringConstraints(min_length=1, max_length=_MOST_WORD)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
+EmptyObject = Annotated[dict[str, Any], Field(max_length=0)]
+EmptyList = Annotated[list[Any], Field(max_length=0)]
+Tokens = Annotated[int, Field(ge=1, le=_MAX_INT32)]
+StopWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_STOP_WORD_BYTES)]
 
-# Why these take no value that would change something.
+# Why these fields accept only a value without effect.
 UNSUPPORTED: Mapping[str, str] = {
     "logit_bias": "tokens cannot be biased; leave it out",
     "metadata": "nothing is stored; leave it out",
-    "service_tier": "there is one; leave it out, or send `auto`",
+    "service_tier": "only one tier exists; leave it out, or send `auto`",
     "store": "nothing is stored; leave it out",
 }
 
 
+def has_token_ids(value: Any) -> bool:
+    """Whether a prompt is a list of token ids, or of such lists."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, int | list) and not isinstance(first, bool)
+
+
 class StreamOptions(Body):
-    """What a stream has besides its text."""
+    """Options of a streamed answer."""
 
     include_usage: bool | None = Field(
         None, description="a last chunk without choices has the token counts"
@@ -45,47 +51,59 @@ class StreamOptions(Body):
     )
 
 
-class TextFields(Body):
-    """Of both endpoints for text; null is the same as leaving a field out."""
+class _SharedFields(Body):
+    """Fields of both text endpoints; null is the same as leaving a field out."""
 
     model: ModelName = Field(description="a model or an alias; MODEL:ADAPTER for a LoRA adapter")
     stream: bool | None = Field(None, description="send the text as it comes, by SSE")
     stream_options: StreamOptions | None = Field(None, description="only with `stream`")
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         None, description="answers; each is a stream of the engine"
     )
-    stop: Word | Annotated[list[Word], Field(max_length=_MOST_WORDS)] | None = Field(
-        None, description="text that ends the answer, and is not part of it; up to 4"
-    )
-    seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = Field(
-        None, description="equal seed, equal text; answer number i has seed + i"
-    )
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
-        None, description="0: greedy. Greedy, too, where no field asks for chance"
-    )
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="1: all tokens")
-    presence_penalty: Penalty | None = Field(None, description="0: none")
-    frequency_penalty: Penalty | None = Field(None, description="0: none")
+    stop: (
+        StopWord
+        | Annotated[list[StopWord], Field(max_length=_MAX_STOP_WORDS, fail_fast=True)]
+        | None
+    ) = Field(None, description="text that ends the answer, and is not part of it; up to 4")
     user: str | None = Field(None, description="changes nothing in the answer")
-    logit_bias: Nothing | None = Field(None, description="not supported")
+    logit_bias: EmptyObject | None = Field(None, description="not supported")
     # Not OpenAI's: as vLLM has them.
-    top_k: Annotated[int, Field(ge=0, le=_MOST_INT32)] | None = Field(
-        None, description="0: all tokens"
-    )
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = Field(
-        None, description="1: none"
-    )
-    min_tokens: Annotated[int, Field(ge=0, le=_MOST_INT32)] | None = Field(
-        None, description="tokens before the answer may end"
-    )
     ignore_eos: bool | None = Field(None, description="go on behind the model's own end")
     include_stop_str_in_output: bool | None = Field(
         None, description="the answer has the text of `stop` that ended it"
     )
 
+
+def _sampling_field(parameter: SamplingParameter) -> Any:
+    """Return the type and default of a sampling parameter's field."""
+    description = parameter.openai.get("doc", parameter.doc)
+    field = Field(None, description=description, **parameter.openai_bounds())
+    return parameter.python_type | None, field
+
+
+if TYPE_CHECKING:  # type checkers know no fields of a model that is made at run time
+    _AllFields = _SharedFields
+else:
+    _AllFields = create_model(
+        "_AllFields",
+        __base__=_SharedFields,
+        **{name: _sampling_field(each) for name, each in sampling_parameters().items()},
+    )
+
+
+class TextFields(_AllFields):
+    """The fields of both text endpoints, with those of `sampling.json`."""
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """Return the sampling parameters by the fields of `SamplingParameters`."""
+        return {
+            parameter.request_field: getattr(self, name)
+            for name, parameter in sampling_parameters().items()
+        }
+
     @property
     def choices(self) -> int:
-        """Answers to each prompt."""
+        """Number of answers per prompt."""
         return self.n or 1
 
     @property

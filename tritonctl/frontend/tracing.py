@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of OpenTelemetry, by its GenAI semantic conventions, sent over OTLP/HTTP.
+"""OpenTelemetry spans by the GenAI semantic conventions, sent over OTLP/HTTP.
 
-A request is a SERVER span; each stream that it opens to Triton is a CLIENT span below it, whose
-`traceparent` goes along, so that Triton's spans of the ensemble and its steps hang below that. No
-span has a text: neither prompt, answer, stop word nor tool.
+A request is a SERVER span. Each stream to Triton is a CLIENT span below it and passes its
+`traceparent` on, so Triton's spans of the ensemble and its steps become children of that span.
+Spans contain no text: no prompt, answer, stop word or tool.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 _HTTP_ERROR = 500
 
 
-class Settings(Protocol):
-    """What `frontend.tracing` says."""
+class TracingSettings(Protocol):
+    """The settings of `frontend.tracing`."""
 
     @property
     def endpoint(self) -> str:
@@ -40,30 +40,34 @@ class Settings(Protocol):
 
     @property
     def rate(self) -> int:
-        """One request in so many is traced."""
+        """Trace one of this many requests."""
 
     @property
     def service_name(self) -> str:
-        """The name that the spans carry."""
+        """The spans' `service.name`."""
 
 
 class Tracer:
-    """Makes the spans of one frontend; `close` sends the last of them."""
+    """Creates the spans of one frontend; `close` sends the last of them."""
 
-    def __init__(self, settings: Settings, exporter: SpanExporter | None = None) -> None:
-        """exporter: instead of OTLP/HTTP to the settings' endpoint."""
+    def __init__(self, settings: TracingSettings, exporter: SpanExporter | None = None) -> None:
+        """exporter: replaces OTLP/HTTP to the settings' endpoint."""
         resource = Resource.create(
             {"service.name": settings.service_name, "service.version": __version__}
         )
-        # A client that traces decides for its own requests; Envoy takes strangers' headers off.
+        # A client's trace decides for its requests; Envoy removes headers of unknown clients.
         sampler = ParentBased(TraceIdRatioBased(1 / settings.rate))
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-        sent = exporter or OTLPSpanExporter(settings.endpoint, timeout=_EXPORT_SECONDS)
-        self._provider.add_span_processor(BatchSpanProcessor(sent, schedule_delay_millis=1000))
+        span_exporter = exporter or OTLPSpanExporter(settings.endpoint, timeout=_EXPORT_SECONDS)
+        self._provider.add_span_processor(
+            BatchSpanProcessor(span_exporter, schedule_delay_millis=1000)
+        )
         self._tracer = self._provider.get_tracer(_SCOPE, __version__, schema_url=_SCHEMA)
 
-    def request(self, method: str, route: str, headers: Mapping[str, str]) -> RequestSpan:
-        """The span of a request, below its client's where `headers` name one."""
+    def start_request_span(
+        self, method: str, route: str, headers: Mapping[str, str]
+    ) -> RequestSpan:
+        """Start a request's span, below the client's span if `headers` name one."""
         span = self._tracer.start_span(
             f"{method} {route}",
             context=_PROPAGATOR.extract(headers, Context()),
@@ -73,7 +77,7 @@ class Tracer:
         return RequestSpan(self._tracer, span)
 
     def close(self) -> None:
-        """Send what waits, for at most a few seconds. It may block."""
+        """Send the queued spans. Blocks for a few seconds at most."""
         self._provider.shutdown()
 
 
@@ -86,18 +90,23 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str | None:
-        """In hexadecimal, for the access log; None where it is not recorded."""
+        """The id in hexadecimal, for the access log; None if the span is not recorded."""
         context = self._span.get_span_context()
         return trace.format_trace_id(context.trace_id) if context.trace_flags.sampled else None
 
-    def call(self, operation: str, model: str, asked: Mapping[str, Any]) -> CallSpan:
-        """The span of a stream or call to Triton. asked: `gen_ai.request.*`, by their last name."""
-        named = {f"gen_ai.request.{key}": value for key, value in asked.items()}
+    def start_call_span(
+        self, operation: str, model: str, request_attributes: Mapping[str, Any]
+    ) -> CallSpan:
+        """Start the span of a stream or call to Triton.
+
+        request_attributes: `gen_ai.request.*` by the last part of the name.
+        """
+        prefixed = {f"gen_ai.request.{key}": value for key, value in request_attributes.items()}
         attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": model,
-            **{key: value for key, value in named.items() if value is not None},
+            **{key: value for key, value in prefixed.items() if value is not None},
         }
         span = self._tracer.start_span(
             f"{operation} {model}",
@@ -108,28 +117,28 @@ class RequestSpan:
         return CallSpan(span)
 
     def end(self, status: int, error: str | None) -> None:
-        """It was answered. error: why not as asked, one of a few words."""
+        """End the span. error: the reason of a failure, one of `metrics.REASONS`."""
         self._span.set_attribute("http.response.status_code", status)
         _end(self._span, error if error and status >= _HTTP_ERROR else None)
 
 
 class CallSpan:
-    """The span of one stream, or one call, to Triton."""
+    """The span of one stream or one call to Triton."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     @property
     def traceparent(self) -> str | None:
-        """For Triton; None where it is not recorded: Triton traces whatever has one."""
+        """The header for Triton; None if not recorded: Triton traces every call that has one."""
         if not self._span.get_span_context().trace_flags.sampled:
             return None
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(self._span, Context()))
         return carrier["traceparent"]
 
-    def served_by(self, version: str | None) -> None:
-        """The model's version: the number of the release, where one is served."""
+    def set_model_version(self, version: str | None) -> None:
+        """Set the model's version: the release's number, if deployed as one."""
         if version:
             self._span.set_attribute("tritonctl.model.version", version)
 
@@ -140,7 +149,7 @@ class CallSpan:
         finish_reason: str | None,
         error: str | None,
     ) -> None:
-        """It has ended, with these counts of the server's. error: one of a few words."""
+        """End the span with the server's counts. error: None or `incomplete`."""
         self._span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
         if output_tokens is not None:
             self._span.set_attribute("gen_ai.usage.output_tokens", output_tokens)

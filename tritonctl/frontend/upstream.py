@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers behind the frontend: clients, router, counters of prompts, made from its settings."""
+"""The servers behind the frontend: clients, router and prompt counter, built from its settings."""
 
 from __future__ import annotations
 
@@ -9,85 +9,85 @@ from pathlib import Path
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.frontend.config import FrontendConfig
-from tritonctl.frontend.counting.expected import ExpectedOutput
+from tritonctl.frontend.counting.expected_output import ExpectedOutput
 from tritonctl.frontend.counting.prompts import PromptCounter
-from tritonctl.frontend.routing.pools import Pool
-from tritonctl.frontend.routing.router import Router, Settings
-from tritonctl.frontend.routing.watch import Upstream, Watch
+from tritonctl.frontend.routing.pools import ReplicaPool
+from tritonctl.frontend.routing.router import Router, RoutingSettings
+from tritonctl.frontend.routing.watch import ReplicaWatch, UpstreamServer
 from tritonctl.host import bundled
+from tritonctl.http2.channel import Channel
 from tritonctl.protocol.channel import Endpoint, client_tls
 from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.connection import AsyncConnection
-from tritonctl.protocol.http2.channel import Channel
 
 _LOG = logging.getLogger("tritonctl.frontend")
-_MOST_RESPONSE_BYTES = 64 << 20
+_MAX_RESPONSE_BYTES = 64 << 20
 # url → a client for it.
-Connect = Callable[[str], AsyncTritonClient]
+ClientFactory = Callable[[str], AsyncTritonClient]
 
 
 class StreamingClient(AsyncTritonClient):
-    """As everybody's, with bounds; it never asks a proxy, which stands in front of a frontend."""
+    """A client with response limits. It uses no proxy: proxies belong in front of a frontend."""
 
     @staticmethod
     def _connect(endpoint: Endpoint) -> AsyncConnection:
-        return AsyncConnection(endpoint, open_channel=_bounded)
+        return AsyncConnection(endpoint, open_channel=_open_bounded_channel)
 
 
-def _bounded(endpoint: Endpoint) -> Channel:
-    return Channel(endpoint, _MOST_RESPONSE_BYTES)
+def _open_bounded_channel(endpoint: Endpoint) -> Channel:
+    return Channel(endpoint, _MAX_RESPONSE_BYTES)
 
 
-class Servers:
-    """All replicas: which one takes a request, how long its prompt is there, how they are."""
+class TritonServers:
+    """All replicas, with their router, prompt counter and health watch."""
 
-    def __init__(self, config: FrontendConfig, connect: Connect | None = None) -> None:
-        self._client = (connect or connecting(config))(config.servers[0])
+    def __init__(self, config: FrontendConfig, connect: ClientFactory | None = None) -> None:
+        self._client = (connect or client_factory(config))(config.servers[0])
         pools = {
             model: [
-                Pool(name, frozenset(pool.upstreams), pool.most_tokens)
-                for name, pool in named.items()
+                ReplicaPool(name, frozenset(pool.upstreams), pool.most_tokens)
+                for name, pool in model_pools.items()
             ]
-            for model, named in config.pools.items()
+            for model, model_pools in config.pools.items()
         }
-        settings = Settings(
+        settings = RoutingSettings(
             affinity=config.settings.prefix_affinity,
             silence_seconds=config.settings.silence_seconds,
             fallbacks=frozenset(config.fallbacks),
         )
         urls = (*config.servers, *config.fallbacks)
         self.router = Router(self._client, urls, pools, settings)
-        self.counter = PromptCounter(config.repository, _library(), _LOG.warning)
+        self.counter = PromptCounter(config.repository, _counting_library(), _LOG.warning)
         self.expected = ExpectedOutput()
         upstreams = [
-            Upstream(host, int(port), config.metrics_ports.get(url))
+            UpstreamServer(host, int(port), config.metrics_ports.get(url))
             for url in urls
             for host, _, port in [url.rpartition(":")]
         ]
-        self._watch = Watch(
+        self._watch = ReplicaWatch(
             self.router, self._client, upstreams, config.models, self.counter, _LOG.info
         )
 
     async def open(self) -> None:
-        """Look at them for the first time."""
+        """Resolve and check the replicas, then keep watching them."""
         await self._watch.start()
 
     async def close(self) -> None:
-        """Close connections, end processes."""
+        """Close connections and end the counting processes."""
         await self._watch.close()
         await self.counter.close()
         await self._client.close()
 
 
-def _library() -> Path | None:
-    """What counts prompts; None where it was not installed."""
+def _counting_library() -> Path | None:
+    """The folder that contains countlib; None if it is not installed."""
     try:
         return bundled.find("python_backends/countlib").parent
     except ConfigurationError:
         return None
 
 
-def connecting(config: FrontendConfig) -> Connect:
-    """Clients for the configured servers."""
+def client_factory(config: FrontendConfig) -> ClientFactory:
+    """Return a factory of clients for the configured servers."""
     tls = client_tls(config.tls)
     return lambda url: StreamingClient(url, tls=tls, api_key=config.api_key)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ids of a tokenizer.json stand for: the bytes that each adds to a text.
+"""Map the token ids of a tokenizer.json to the bytes that each adds to a text.
 
-Read without any library. Tokenizers whose tokens have no bytes of their own have no vocabulary.
+It needs no library. Tokenizers whose tokens do not map to bytes have no vocabulary.
 https://huggingface.co/docs/tokenizers/api/decoders
 """
 
@@ -16,7 +16,7 @@ import orjson
 
 from tritonctl.errors import ConfigurationError
 
-# Special tokens that the text path keeps (python_backends/textlib/tool_marks.py).
+# Special tokens that the text path keeps (python_backends/textlib/tokens/tool_call_tokens.py).
 TOOL_MARKS = frozenset(
     {
         # Hermes, Qwen, GLM, Granite 4; Jamba
@@ -43,10 +43,10 @@ _PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 
 class Vocabulary:
-    """Bytes by id; b"" for special tokens, which add no text, and for ids that there are not."""
+    """Bytes by token id; b"" for special tokens, which add no text, and for unknown ids."""
 
     def __init__(self, file: Path) -> None:
-        """Raises ConfigurationError for a file that is none, or whose decoder is another one."""
+        """Raises ConfigurationError for an invalid file or an unsupported decoder."""
         try:
             content = orjson.loads(file.read_bytes())
             steps = list(_steps(content.get("decoder")))
@@ -57,12 +57,13 @@ class Vocabulary:
             special -= {number for number, text in names.items() if text in TOOL_MARKS}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
-                f"{file} is no tokenizer.json: {error}", remedy="check the model's checkpoint"
+                f"{file} is not a valid tokenizer.json: {error}",
+                remedy="check the model's checkpoint",
             ) from error
         decode = _decoder(steps)
         if decode is None:
             raise ConfigurationError(
-                f"{file}: the decoder {', '.join(steps) or 'none'} gives tokens no bytes",
+                f"{file}: the decoder {', '.join(steps) or 'none'} does not map tokens to bytes",
                 remedy="leave `logprobs` out for this model",
             )
         self._data: dict[int, bytes] = {number: decode(token) for number, token in tokens.items()}
@@ -71,7 +72,7 @@ class Vocabulary:
         self._strips = "Strip" in steps or "Metaspace" in steps
 
     def data(self, token_id: int, *, first: bool = False) -> bytes:
-        """The bytes of an id. first: it opens the text, where some decoders drop a space."""
+        """Return an id's bytes. first: at the text's start, where some decoders drop a space."""
         data = self._data.get(token_id, b"")
         return data.removeprefix(b" ") if first and self._strips else data
 
@@ -112,14 +113,14 @@ def _bytes_of(token: str, table: Mapping[str, int]) -> bytes:
 
 
 def _piece(token: str) -> bytes:
-    found = _BYTE.fullmatch(token)
-    return bytes([int(found[1], 16)]) if found else token.replace(_SPACE, " ").encode()
+    match = _BYTE.fullmatch(token)
+    return bytes([int(match[1], 16)]) if match else token.replace(_SPACE, " ").encode()
 
 
 def byte_level() -> dict[str, int]:
     """GPT-2's characters for bytes: printable ones stand for themselves, others from U+0100 on."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [value for value in range(256) if value not in set(shown)]
-    return {chr(value): value for value in shown} | {
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [value for value in range(256) if value not in set(printable)]
+    return {chr(value): value for value in printable} | {
         chr(256 + place): value for place, value in enumerate(hidden)
     }

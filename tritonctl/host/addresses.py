@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses only this machine reaches."""
+"""Loopback addresses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ipaddress
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address. Of names, only localhost counts."""
+    """Whether only this machine can reach an address. The only accepted name is localhost."""
     try:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:

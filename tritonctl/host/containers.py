@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker or podman, through the command line: which one, which image, how to run in it."""
+"""Docker or podman through their command line: detection, images, `run`, removal."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tritonctl.errors import HostError
 ENGINES = ("docker", "podman")
 _ANSWER_SECONDS = 60
 _REMOVE_SECONDS = 30
-_APPEAR_SECONDS = 3  # one of 30 `run`s, ended within half a second, left one that came later
+_APPEAR_SECONDS = 3  # 1 of 30 `run`s killed within 0.5 s left a container that appeared later
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """A container engine that answers: `program` is its path, `version` the server's."""
+    """A working container engine."""
 
     name: str
-    program: str
-    version: str
+    program: str  # path
+    version: str  # of the server
 
 
-def engine() -> ContainerEngine:
-    """TRITONCTL_CONTAINER_ENGINE, else the first of docker and podman that is installed.
+def find_engine() -> ContainerEngine:
+    """Return TRITONCTL_CONTAINER_ENGINE, else the first installed one of docker and podman.
 
-    Raises HostError without one, or when it does not answer.
+    Raises HostError without one, or when it does not respond.
     """
     names = _names()
     programs = {name: program for name in names if (program := shutil.which(name))}
@@ -43,7 +43,7 @@ def engine() -> ContainerEngine:
             remedy="install Docker or podman, or run where the tools are with `--runner current`",
         )
     name, program = next(iter(programs.items()))
-    answer = _ask(program, "version", "--format", "{{.Server.Version}}")
+    answer = _run(program, "version", "--format", "{{.Server.Version}}")
     if answer.returncode:
         raise HostError(
             f"{name} does not answer",
@@ -53,8 +53,8 @@ def engine() -> ContainerEngine:
     return ContainerEngine(name, program, answer.stdout.strip())
 
 
-def installed() -> str:
-    """The program that `engine` would use, or its name if it is not installed."""
+def engine_program() -> str:
+    """Return the path of the container engine's program, or its name if not installed."""
     names = _names()
     return next((path for name in names if (path := shutil.which(name))), names[0])
 
@@ -65,11 +65,11 @@ def _names() -> tuple[str, ...]:
 
 
 def local_image(engine: ContainerEngine, image: str) -> str:
-    """The id of a local image. Raises HostError when it has to be pulled.
+    """Return the id of a local image. Raises HostError if it must be pulled.
 
-    Images of NVIDIA's are tens of gigabytes behind a login: pulling is the user's decision.
+    NVIDIA's images are tens of gigabytes behind a login: pulling is the user's decision.
     """
-    answer = _ask(engine.program, "image", "inspect", "--format", "{{.Id}}", image)
+    answer = _run(engine.program, "image", "inspect", "--format", "{{.Id}}", image)
     if answer.returncode:
         raise HostError(
             f"the image {image} is not on this machine",
@@ -80,31 +80,31 @@ def local_image(engine: ContainerEngine, image: str) -> str:
 
 
 def image_digests(engine: ContainerEngine, image: str) -> list[str]:
-    """The `sha256:...` digests of a local image in its registries, and its own id.
+    """Return the id of a local image and its `sha256:...` digests in registries.
 
-    Raises HostError when it has to be pulled.
+    Raises HostError if it must be pulled.
     """
     identity = local_image(engine, image)
-    answer = _ask(engine.program, "image", "inspect", "--format", "{{json .RepoDigests}}", identity)
-    known = json.loads(answer.stdout) if answer.returncode == 0 else None
-    return [identity, *(text.rpartition("@")[2] for text in known or ())]
+    answer = _run(engine.program, "image", "inspect", "--format", "{{json .RepoDigests}}", identity)
+    digests = json.loads(answer.stdout) if answer.returncode == 0 else None
+    return [identity, *(text.rpartition("@")[2] for text in digests or ())]
 
 
-def remove(engine: ContainerEngine, name: str) -> None:
-    """Remove a container, running or not, if it exists, of a `run` that was ended.
+def remove_container(engine: ContainerEngine, name: str) -> None:
+    """Remove the container of a killed `run`, running or not, if it exists.
 
-    An engine that is just making the container shows it only when it is made, so it is looked for
-    a few seconds. One that is just starting it refuses to remove it, so it is asked again for half
-    a minute; nobody else would end the container. Raises HostError then.
+    An engine lists a container only after creating it, so the function waits a few seconds for it.
+    An engine refuses to remove a container that is starting, so the function retries for half a
+    minute. Raises HostError then, because nothing else would stop the container.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     while True:
-        answer = _ask(engine.program, "rm", "--force", name)
-        absent = _ask(engine.program, "container", "inspect", name).returncode != 0
-        waited = time.monotonic() - began
-        if absent and waited >= _APPEAR_SECONDS:
+        answer = _run(engine.program, "rm", "--force", name)
+        is_absent = _run(engine.program, "container", "inspect", name).returncode != 0
+        waited = time.monotonic() - started
+        if is_absent and waited >= _APPEAR_SECONDS:
             return
-        if not absent and waited > _REMOVE_SECONDS:
+        if not is_absent and waited > _REMOVE_SECONDS:
             raise HostError(
                 f"{engine.name} does not remove the container {name}",
                 remedy=f"remove it: `{engine.name} rm --force {name}`",
@@ -123,32 +123,32 @@ def run_command(
     environment: Mapping[str, str],
     gpus: bool,
 ) -> list[str]:
-    """The beginning of `docker run`; image and command follow.
+    """Return the start of `docker run`, without image and command.
 
-    Every path is the same inside as outside. No network, no privileges, files owned by the caller.
+    Paths inside and outside are the same. No network, no privileges, files owned by the caller.
     """
     command = [program, "run", "--rm", "--init", "--name", name, "--network", "none"]
     command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ipc", "private"]
-    if hasattr(os, "getuid"):  # Docker Desktop on Windows gives files to the caller by itself
+    if hasattr(os, "getuid"):  # Docker Desktop on Windows already assigns files to the caller
         command += ["--user", f"{os.getuid()}:{os.getgid()}"]
     command += ["--workdir", str(workdir)]
     command += ["--gpus", "all"] if gpus else []
     for key, value in environment.items():
         command += ["--env", f"{key}={value}"]
-    # A dict: Docker refuses to mount a path twice, such as prompts that also calibrate.
+    # A dict, because Docker refuses to mount a path twice (prompts that also calibrate).
     places = {**dict.fromkeys(read_only, ",readonly"), **dict.fromkeys(writable, "")}
     for path, mode in places.items():
         command += ["--mount", f"type=bind,source={path},target={path}{mode}"]
     return [*command, "--entrypoint", ""]
 
 
-def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         raise HostError(
-            f"`{' '.join(command)}` gave no answer within {_ANSWER_SECONDS} s",
+            f"`{' '.join(command)}` did not answer within {_ANSWER_SECONDS} s",
             remedy="check the container engine: `docker info`",
         ) from error

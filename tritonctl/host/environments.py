@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cached virtual environments for builders and the server, apart from the CLI's own.
+"""Cached virtual environments for builders and the server, separate from the CLI's.
 
-Each recipe has one environment, in the user's cache. It is finished once its marker file exists,
-which is written last; an unfinished one is removed and made again.
+Each recipe has one environment in the user's cache. Its marker file is written last; an environment
+without a marker is removed and created again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,51 +20,65 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tritonctl.errors import CommandFailedError, ConfigurationError, HostError
-from tritonctl.host.download_size import download_size
-from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
-from tritonctl.host.installer import VARIABLE, Installer, Sources, installer, sources
-from tritonctl.host.interpreters import Interpreter, running
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.host.files import as_host_error, cache_folder, exclusive, write_atomically
+from tritonctl.host.hash_mismatch import hash_mismatch
+from tritonctl.host.installer import Installer, installer
+from tritonctl.host.interpreters import Interpreter, current_interpreter
 from tritonctl.host.process import run
-from tritonctl.host.progress import Progress, Step
-from tritonctl.host.torch_index import answers, cpu_index, of_torch, shown
-from tritonctl.host.units import human_bytes
+from tritonctl.host.progress import Progress, ProgressStep
+from tritonctl.host.requirements import (
+    LOCK_SUFFIX,
+    VERIFY,
+    refuse_outdated_lock,
+    requirement_lines,
+    requirements_text,
+    verified_locks,
+    without_options,
+)
+from tritonctl.host.torch_index import (
+    cpu_index,
+    is_reachable,
+    torch_requirements,
+    without_credentials,
+)
 
 _MARKER = "tritonctl-environment.json"
 _LOG = "tritonctl-install.log"
-# Options of pip that take no value; after any other one its value is expected.
-_FLAGS = frozenset({"--no-deps", "--no-index", "--pre", "--require-hashes"})
+# Options of pip without a value; any other option is followed by its value.
+_FLAGS = frozenset({"--no-deps", "--no-index", "--pre", VERIFY})
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What makes an environment: its fingerprint is the hash of everything here."""
+class EnvironmentRecipe:
+    """The recipe of an environment, identified by a fingerprint over all fields."""
 
     name: str
-    installs: tuple[tuple[str, ...], ...]  # arguments of one `pip install` each, in order
-    folder: Path | None = None  # where `-r FILE` arguments are looked up
-    probe: str = "pass"  # Python statements that fail when the environment is unusable
-    python: Interpreter = field(default_factory=running)
-    gpu: bool = False  # whether PyTorch has to be built for CUDA
-    # Minor version ("3.12") of another Python, in a container, that is to import the packages:
-    # they lie in a folder of their own (`packages_of`), and nothing here runs them.
+    installs: tuple[tuple[str, ...], ...]  # arguments of each `pip install`, in order
+    folder: Path | None = None  # base of `-r FILE` arguments
+    probe: str = "pass"  # Python statements that fail if the environment is unusable
+    python: Interpreter = field(default_factory=current_interpreter)
+    gpu: bool = False  # PyTorch must support CUDA
+    # Minor version ("3.12") of a Python in a container that imports the packages. They are
+    # installed in a separate folder and do not run on this machine.
     reader: str = ""
 
     def fingerprint(self) -> str:
-        """Hex digest over Python version, probe, and what each `pip install` asks for.
+        """Return a hex digest over Python version, probe and the content of each `pip install`.
 
-        Requirements count as a sorted set, wherever they are written: two recipes that ask for the
-        same packages share an environment. The order of commands and of options counts.
+        Requirements count as a sorted set, wherever they are written: recipes with the same
+        packages share an environment. The order of commands and of options counts. Of a lock, the
+        versions count and not the hashes.
         """
-        asked = [_asked(install, self.folder or Path()) for install in self.installs]
-        on_gpus = ["gpu"] if self.gpu and of_torch(self.installs) else []
+        requests = [_parse_install(install, self.folder or Path()) for install in self.installs]
+        on_gpus = ["gpu"] if self.gpu and torch_requirements(self.installs) else []
         reader = [f"for Python {self.reader}"] if self.reader else []
-        record = json.dumps([self.python.version, self.probe, asked, *on_gpus, *reader])
+        record = json.dumps([self.python.version, self.probe, requests, *on_gpus, *reader])
         return hashlib.sha256(record.encode()).hexdigest()
 
 
-def _asked(install: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
-    """What one `pip install` asks for: options in their order, requirements sorted."""
+def _parse_install(install: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
+    """Parse the arguments of a `pip install`: options in order, requirements sorted."""
     options: list[str] = []
     requirements: set[str] = set()
     arguments = iter(install)
@@ -76,68 +90,44 @@ def _asked(install: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
         elif argument in _FLAGS:
             options.append(argument)
         elif argument.startswith("-"):
-            # Its value comes next, unless it is joined by "=".
+            # The value follows, unless "=" joins it.
             options += [argument, *([] if "=" in argument else [next(arguments, "")])]
         else:
-            requirements.add(_normal(argument, folder))
+            requirements.add(_fingerprint_requirement(argument, folder))
     return options, sorted(requirements)
 
 
-def requirement_lines(file: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
-    """Each line of a requirements file and of those that it includes, with the file it stands in.
-
-    Raises ConfigurationError for a file that includes itself, HostError for an unreadable one.
-    """
-    if not file.is_file():
-        yield file, f"-r {file}"  # pip says so
-        return
-    if file.resolve() in within:
-        raise ConfigurationError(
-            f"{file} includes itself", remedy="remove that `-r` line from the requirements"
-        )
-    for raw in _text(file).replace("\\\n", " ").splitlines():
-        line = re.sub(r"(^|\s)#.*", "", raw).strip()
-        if included := re.fullmatch(r"(?:-r|--requirement)[\s=]*(\S+)", line):
-            yield from requirement_lines(file.parent / included[1], (*within, file.resolve()))
-        elif line:
-            yield file, line
-
-
 def _read_requirements(file: Path) -> tuple[list[str], set[str]]:
-    """Options and requirements of a requirements file and of those that it includes."""
+    """Return options and requirements of a requirements file and its includes."""
     options: list[str] = []
     requirements: set[str] = set()
     for place, line in requirement_lines(file):
-        if constrained := re.fullmatch(r"(?:-c|--constraint)[\s=]*(\S+)", line):
-            options.append(f"-c {_text(place.parent / constrained[1])}")
+        if place.suffix == LOCK_SUFFIX:
+            # Hashes do not count: a version's new file for another system changes nothing here.
+            requirements.add(_fingerprint_requirement(without_options(line), place.parent))
+        elif constrained := re.fullmatch(r"(?:-c|--constraint)[\s=]*(\S+)", line):
+            options.append(f"-c {requirements_text(place.parent / constrained[1])}")
         elif line.startswith("-"):
             options.append(line)
         else:
-            requirements.add(_normal(line, place.parent))
+            requirements.add(_fingerprint_requirement(line, place.parent))
     return options, requirements
 
 
-def _text(file: Path) -> str:
-    if not file.is_file():
-        return ""
-    with explained(file):
-        return file.read_text(encoding="utf-8", errors="surrogateescape")
-
-
-def _normal(requirement: str, folder: Path) -> str:
-    """One spelling for each requirement; a file, such as a wheel, counts by its content."""
+def _fingerprint_requirement(requirement: str, folder: Path) -> str:
+    """Return a requirement's normalised text, or the hash of a file such as a wheel."""
     if names_file(folder, requirement):
         return hashlib.sha256((folder / requirement).read_bytes()).hexdigest()
     try:
         parsed = Requirement(requirement)
-    except InvalidRequirement:  # a URL, a folder, a requirement with hashes: as it is written
+    except InvalidRequirement:  # a URL, a folder, a requirement with hashes: unchanged
         return requirement
     parsed.name = canonicalize_name(parsed.name)
     return str(parsed)
 
 
 def names_file(folder: Path, requirement: str) -> bool:
-    """Whether a line of a requirements file in that folder is the path of a file."""
+    """Whether a line of a requirements file in `folder` is the path of a file."""
     try:
         return (folder / requirement).is_file()
     except OSError:  # too long for a path, as with several hashes
@@ -145,180 +135,185 @@ def names_file(folder: Path, requirement: str) -> bool:
 
 
 def environment_python(environment: Path) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     if os.name == "nt":
         return environment / "Scripts" / "python.exe"
     return environment / "bin" / "python"
 
 
 def site_packages(environment: Path) -> Path:
-    """Where an environment keeps its packages."""
+    """Return the packages folder of an environment."""
     if os.name == "nt":
         return environment / "Lib" / "site-packages"
-    made = sorted((environment / "lib").glob("python3.*"))  # one, of the version it was made with
-    version = made[0].name if made else f"python{running().minor}"
+    made = sorted((environment / "lib").glob("python3.*"))  # one, of the environment's Python
+    version = made[0].name if made else f"python{current_interpreter().minor}"
     return environment / "lib" / version / "site-packages"
 
 
-def packages_of(environment: Path) -> Path:
-    """Where the packages for a Python in a container are."""
+def packages_folder(environment: Path) -> Path:
+    """Return the folder of the packages for a Python in a container."""
     return environment / "packages"
 
 
-def folder_of(recipe: Recipe) -> Path:
-    """Where the environment is, or will be: one for all that ask for the same."""
+def environment_folder(recipe: EnvironmentRecipe) -> Path:
+    """Return the environment's current or future folder; equal recipes share one."""
     short = recipe.fingerprint()[:16]
-    own = cache_folder() / "environments" / f"{recipe.name}-{short}"
-    if _finished(own):
-        return own
-    others = (cache_folder() / "environments").glob(f"*-{short}")
-    return next(filter(_finished, sorted(others)), own)
+    own_folder = cache_folder() / "environments" / f"{recipe.name}-{short}"
+    if _is_finished(own_folder):
+        return own_folder
+    equivalents = (cache_folder() / "environments").glob(f"*-{short}")
+    return next(filter(_is_finished, sorted(equivalents)), own_folder)
 
 
-def ensure(recipe: Recipe, progress: Progress) -> Path:
-    """The folder of the environment, which is made now if it does not exist.
+def ensure_environment(recipe: EnvironmentRecipe, progress: Progress) -> Path:
+    """Return the folder of the environment, creating it if necessary.
 
-    Raises HostError when pip or the probe fails; the log's path is in the error.
+    Raises HostError when pip or the probe fails, or a package does not have a hash of its lock; the
+    error contains the log's path. Raises ConfigurationError for an outdated lock.
     """
-    folder = folder_of(recipe)
-    if _finished(folder):
+    folder = environment_folder(recipe)
+    if _is_finished(folder):
         return folder
-    lock = folder.with_name(f"{recipe.fingerprint()[:16]}.lock")
-    with exclusive(lock, progress, f"install {recipe.name}"):
-        # Check again: the process that held the lock may have made it, under another name.
-        folder = folder_of(recipe)
-        if not _finished(folder):
+    for lock in _locks(recipe):
+        refuse_outdated_lock(lock)
+    mutex = folder.with_name(f"{recipe.fingerprint()[:16]}.lock")
+    with exclusive(mutex, progress, f"install {recipe.name}"):
+        # Check again: the lock's previous holder may have created it, under another name.
+        folder = environment_folder(recipe)
+        if not _is_finished(folder):
             with progress.step(f"Installing the {recipe.name} environment (once)") as step:
                 _make(recipe, folder, step, progress.note)
     return folder
 
 
-def is_made(recipe: Recipe) -> bool:
-    """Whether `ensure` would find the environment."""
-    return _finished(folder_of(recipe))
+def _locks(recipe: EnvironmentRecipe) -> list[Path]:
+    """Return the locks of requirements that the recipe installs."""
+    folder = recipe.folder or Path()
+    return [lock for install in recipe.installs for lock in verified_locks(install, folder)]
 
 
-def _finished(folder: Path) -> bool:
+def is_installed(recipe: EnvironmentRecipe) -> bool:
+    """Whether the environment exists."""
+    return _is_finished(environment_folder(recipe))
+
+
+def _is_finished(folder: Path) -> bool:
     return (folder / _MARKER).is_file()
 
 
-def _make(recipe: Recipe, folder: Path, step: Step, note: Callable[[str], None]) -> None:
-    with explained(folder):
+def _make(
+    recipe: EnvironmentRecipe, folder: Path, step: ProgressStep, note: Callable[[str], None]
+) -> None:
+    with as_host_error(folder):
         _remove(folder)
         folder.mkdir(parents=True)
     try:
         _install(recipe, folder, step, note)
     except BaseException:
-        # Keep the log as evidence; a broken environment must not look usable.
+        # Save the log; a broken environment must not look usable.
         log = folder / _LOG
-        kept = _kept_log(folder)
+        saved_log = _saved_log(folder)
         if log.exists():
-            os.replace(log, kept)
+            os.replace(log, saved_log)
         _remove(folder)
         raise
     write_atomically(folder / _MARKER, json.dumps({"name": recipe.name}))
 
 
 def _remove(folder: Path) -> None:
-    """Free the name at once: a pip whose command was killed may still write into the folder."""
+    """Rename a folder, then delete it: a pip whose parent was killed may still write into it."""
     aside = folder.with_name(f"{folder.name}.removed-{os.getpid()}")
     with suppress(FileNotFoundError):
         os.replace(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _kept_log(folder: Path) -> Path:
+def _saved_log(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def _install(recipe: Recipe, folder: Path, step: Step, note: Callable[[str], None]) -> None:
+def _install(
+    recipe: EnvironmentRecipe, folder: Path, step: ProgressStep, note: Callable[[str], None]
+) -> None:
     tool = installer(recipe.python.path)
-    place = _Place(recipe, folder, tool, step)
-    step.update("asking for the size of the download")
-    torch = place.torch_index(note)
-    origin = sources(recipe.python.path, tool)
-    if not origin.no_index:
-        note(_download(recipe, origin, torch))
-    place.run(tool.make(recipe.python.path, folder))
+    installation = _Installation(recipe, folder, tool, step)
+    torch = None if tool.no_index else installation.torch_index(note)
+    installation.run(tool.make(recipe.python.path, folder))
     if torch:
-        place.torch_for_cpus(torch, note)
-    foreign = ["--only-binary", ":all:", "--python-version", recipe.reader]
-    foreign += ["--target", str(packages_of(folder))]
+        installation.install_cpu_torch(torch, note)
+    reader_options = ["--only-binary", ":all:", "--python-version", recipe.reader]
+    reader_options += ["--target", str(packages_folder(folder))]
     for install in recipe.installs:
-        arguments = [*foreign, *install] if recipe.reader else install
-        place.run(tool.install(place.python, arguments))
-    place.run([place.python, "-c", recipe.probe])
-
-
-def _download(recipe: Recipe, origin: Sources, torch: str | None) -> str:
-    """What the installation is going to download, in a line."""
-    asked = [_asked(install, recipe.folder or Path()) for install in recipe.installs]
-    size = download_size(
-        [("--no-deps" not in options, requirements) for options, requirements in asked],
-        recipe.python,
-        origin,
-        torch=(of_torch(recipe.installs), torch) if torch else None,
-    )
-    if size is None:
-        return f"{recipe.name}: the index does not tell the size of the download"
-    others = f", and {size.untold} whose size the index does not tell" if size.untold else ""
-    least, further = ("at least ", " and what they need") if size.least else ("", "")
-    count = f"{size.packages} packages{further}{others}"
-    return f"{recipe.name}: {least}{human_bytes(size.known)} to download ({count})"
+        arguments = [*reader_options, *install] if recipe.reader else install
+        installation.run(tool.install(installation.python, arguments), verified=VERIFY in install)
+    installation.run([installation.python, "-c", recipe.probe])
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where an environment is being made."""
+class _Installation:
+    """An environment that is being created."""
 
-    recipe: Recipe
+    recipe: EnvironmentRecipe
     folder: Path
     tool: Installer
-    step: Step
+    step: ProgressStep
 
     @property
     def python(self) -> Path:
         return environment_python(self.folder)
 
     def torch_index(self, note: Callable[[str], None]) -> str | None:
-        """PyTorch's own index of CPU wheels, where they are wanted and it answers."""
-        wanted = of_torch(self.recipe.installs) and not self.recipe.gpu
-        index = cpu_index() if wanted else None
-        if index and not answers(index):
-            note(f"{shown(index)} does not answer: PyTorch comes from the configured index")
+        """Return PyTorch's index of CPU wheels, if the recipe needs it and it responds."""
+        needs_cpu_torch = torch_requirements(self.recipe.installs) and not self.recipe.gpu
+        index = cpu_index() if needs_cpu_torch else None
+        if index and not is_reachable(index):
+            note(
+                f"{without_credentials(index)} does not answer: PyTorch comes from the "
+                "configured index"
+            )
             return None
         return index
 
-    def torch_for_cpus(self, index: str, note: Callable[[str], None]) -> None:
-        """PyTorch of that index; the other installs then find it there."""
-        wanted = of_torch(self.recipe.installs)
+    def install_cpu_torch(self, index: str, note: Callable[[str], None]) -> None:
+        """Install PyTorch from that index before the other packages."""
+        wanted = torch_requirements(self.recipe.installs)
         command = self.tool.install(self.python, ["--no-deps", *wanted])
         try:
             self.run(command, index)
         except HostError:
-            note(f"{shown(index)} lacks {', '.join(wanted)}: it comes from the configured index")
+            note(
+                f"{without_credentials(index)} lacks {', '.join(wanted)}: it comes from the "
+                "configured index"
+            )
         else:
-            note(f"PyTorch for CPUs came from {shown(index)}")
+            note(f"PyTorch for CPUs came from {without_credentials(index)}")
 
-    def run(self, command: Sequence[str | Path], index: str | None = None) -> None:
-        """Run a command of the installation; `index`: the only one that it asks."""
-        other = f"; `{VARIABLE}=pip` takes pip instead of uv" if self.tool.uv else ""
+    def run(
+        self, command: Sequence[str | Path], index: str | None = None, *, verified: bool = False
+    ) -> None:
+        """Run a command of the installation; `index` is then the only index."""
+        log = self.folder / _LOG
         remedy = (
-            f"read {_kept_log(self.folder)}; check network and disk, then run the command again "
-            f"(pip's settings, such as PIP_INDEX_URL, apply{other})"
+            f"see {_saved_log(self.folder)}; check network and disk, then run the command again "
+            f"(pip's settings, such as PIP_INDEX_URL, apply)"
         )
         try:
             run(
                 command,
                 cwd=self.recipe.folder,
-                environment=self.tool.environment(index),
-                log=self.folder / _LOG,
+                environment=self.tool.environment(index, verified=verified),
+                log=log,
                 on_line=self.step.update,
                 remedy=remedy,
             )
         except CommandFailedError as error:
+            problem = f"cannot create the {self.recipe.name} environment"
+            output = log.read_text(encoding="utf-8", errors="replace")
+            if verified and (mismatch := hash_mismatch(output, self.tool.sources())):
+                raise HostError(
+                    f"{problem}: {mismatch.problem(_locks(self.recipe))}",
+                    remedy=f"{mismatch.remedy} (log: {_saved_log(self.folder)})",
+                ) from error
             raise HostError(
-                f"the {self.recipe.name} environment could not be made: {error.problem}",
-                remedy=remedy,
-                details=error.details,
+                f"{problem}: {error.problem}", remedy=remedy, details=error.details
             ) from error

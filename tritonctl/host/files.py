@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache folder, locks between tritonctl processes, whole files."""
+"""The cache folder, locks between tritonctl processes, atomic writes, hashes."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -11,26 +12,30 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ConfigurationError, HostError, TritonctlError
 from tritonctl.host.progress import Progress
 
-# For files with secrets: only their owner may read them.
+# Mode of files with secrets: only the owner may read them.
 PRIVATE = 0o600
 _LOCK_POLL_SECONDS = 0.2
+_BLOCK_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
-    """TRITONCTL_CACHE_DIR, else `tritonctl` under XDG_CACHE_HOME or ~/.cache. Raises HostError."""
+    """Return TRITONCTL_CACHE_DIR, else `tritonctl` in XDG_CACHE_HOME or ~/.cache.
+
+    Raises HostError.
+    """
     chosen = os.environ.get("TRITONCTL_CACHE_DIR")
     if chosen:
         return Path(chosen)
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tritonctl"
-    except RuntimeError as error:  # as in a container whose user has a number and no name
+    except RuntimeError as error:  # e.g. in a container whose user has a number but no name
         raise HostError(
             f"this user has no home directory for the cache: {error}",
             remedy="set TRITONCTL_CACHE_DIR to a folder that this user may write",
@@ -39,8 +44,8 @@ def cache_folder() -> Path:
 
 @contextmanager
 def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
-    """Hold `lock` (advisory, released by the kernel if we die); waiting is shown as a step."""
-    with explained(lock.parent):
+    """Hold `lock` (advisory; the kernel releases it if we die); show waiting as a step."""
+    with as_host_error(lock.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = lock.open("a+", encoding="utf-8")
     with handle:
@@ -51,9 +56,9 @@ def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
 
 
 @contextmanager
-def if_free(lock: Path) -> Iterator[bool]:
-    """Hold `lock` if it is free; yields whether."""
-    with explained(lock.parent):
+def try_exclusive(lock: Path) -> Iterator[bool]:
+    """Hold `lock` if it is free; yield whether it was."""
+    with as_host_error(lock.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = lock.open("a+", encoding="utf-8")
     with handle:
@@ -65,7 +70,7 @@ def _try_lock(handle: Any) -> bool:
         if sys.platform == "win32":
             import msvcrt
 
-            handle.seek(0)  # it locks bytes from where the file stands, also beyond its end
+            handle.seek(0)  # locking() locks bytes from the current position, even past the end
             msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -77,7 +82,7 @@ def _try_lock(handle: Any) -> bool:
 
 
 def _wait_for_lock(handle: Any) -> None:
-    if sys.platform == "win32":  # its own way of waiting gives up after ten seconds
+    if sys.platform == "win32":  # its blocking lock gives up after ten seconds
         while not _try_lock(handle):
             time.sleep(_LOCK_POLL_SECONDS)
     else:
@@ -87,8 +92,8 @@ def _wait_for_lock(handle: Any) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors about `path` into HostError with a remedy."""
+def as_host_error(path: Path) -> Iterator[None]:
+    """Convert the operating system's errors about `path` to HostError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -96,9 +101,9 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _host_error(error: OSError, path: Path) -> TritonctlError:
-    # Copying and renaming name two files: the second is the one written.
+    # Errors of copying and renaming name two files; the second is the one written.
     place = error.filename2 or error.filename or path
-    # shutil.copytree collects what went wrong as text and drops the error number.
+    # shutil.copytree collects errors as text without the error number.
     collected = isinstance(error, shutil.Error) and os.strerror(errno.ENOSPC) in str(error)
     if collected or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return HostError(
@@ -117,19 +122,19 @@ def _host_error(error: OSError, path: Path) -> TritonctlError:
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """The JSON object of a file that a command may do without; {} if absent or damaged."""
+    """Read an optional JSON object from a file; {} if missing or damaged."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
 
 def read_object(file: Path, *, remedy: str) -> dict[str, Any]:
-    """The JSON object of a file that a command needs. Raises ConfigurationError."""
+    """Read a required JSON object from a file. Raises ConfigurationError."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"{file} cannot be read: {reason}", remedy=remedy) from error
     if not isinstance(value, dict):
@@ -138,13 +143,13 @@ def read_object(file: Path, *, remedy: str) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:
-    """Write a whole file or nothing: temporary sibling, fsync, rename. Raises HostError.
+    """Write a file atomically: temporary sibling, fsync, rename. Raises HostError.
 
-    mode: PRIVATE for secrets; the umask decides when None.
+    `mode` is PRIVATE for secrets; None: the umask applies.
     """
-    with explained(path):
+    with as_host_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Not mkstemp, whose files only their owner may read: here the umask decides.
+        # Not mkstemp(): its files are private, but here the umask applies.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with temporary.open("x", encoding="utf-8") as file:
@@ -157,3 +162,56 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace the content of an existing file atomically. Raises HostError.
+
+    A symbolic link stays, and the file that it names changes. Permissions, access lists and, as
+    far as the process may, the owner stay, too. Line ends are written as they are in `text`.
+    """
+    with as_host_error(path):
+        target = path.resolve(strict=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with open(temporary, "x", encoding="utf-8", newline="", opener=_open_private) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            status = target.stat()
+            # First the owner: a change of it takes set-user-ID bits away.
+            with suppress(PermissionError):
+                os.chown(temporary, status.st_uid, status.st_gid)
+            shutil.copystat(target, temporary)
+            os.utime(temporary)
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def create_private(file: Path) -> None:
+    """Create an empty file that only its owner may read, such as a log with users' prompts.
+
+    Programs that append to it later keep the mode. Raises HostError.
+    """
+    with as_host_error(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
+        try:
+            os.fchmod(descriptor, PRIVATE)  # an earlier version may have made it
+        finally:
+            os.close(descriptor)
+
+
+def sha256(file: Path) -> str:
+    """Return the hex SHA-256 of a file, read in blocks of 1 MiB."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the packages of the extra `frontend` are here."""
+"""Checks that the packages of the extra `frontend` are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tritonctl.errors import HostError
 
-# Modules by distribution: those that are always imported, and those of a field of `frontend:`.
+# Modules by distribution: required ones, and those of a field of `frontend:`.
 _ALWAYS = ("httptools", "orjson", "starlette", "uvicorn", "uvloop")
 PACKAGES = {name: name for name in _ALWAYS}
 OF_LEDGER = {"redis": "redis.asyncio"}
@@ -20,41 +20,41 @@ OF_TRACING = {
 INSTALL = "pip install 'tritonctl[frontend]'"
 
 
-class Settings(Protocol):
-    """`frontend:` of a project, as far as packages go: what is None needs none."""
+class FrontendPackages(Protocol):
+    """The fields of `frontend:` that need additional packages unless they are None."""
 
     @property
     def ledger(self) -> object | None:
-        """Redis, perhaps."""
+        """Needs Redis' client."""
 
     @property
     def tracing(self) -> object | None:
-        """OpenTelemetry, perhaps."""
+        """Needs OpenTelemetry."""
 
 
-def missing_packages(settings: Settings) -> list[str]:
-    """Those that are not installed, and which field needs them, where not every project does."""
+def missing_packages(settings: FrontendPackages) -> list[str]:
+    """Return the missing packages; optional ones with the field that needs them."""
     return list(_missing(settings))
 
 
-def _missing(settings: Settings) -> Iterator[str]:
-    yield from (name for name, module in PACKAGES.items() if not _is_here(module))
+def _missing(settings: FrontendPackages) -> Iterator[str]:
+    yield from (name for name, module in PACKAGES.items() if not _is_installed(module))
     for field, packages in (("ledger", OF_LEDGER), ("tracing", OF_TRACING)):
         if getattr(settings, field) is not None:
             for name, module in packages.items():
-                if not _is_here(module):
+                if not _is_installed(module):
                     yield f"{name} (for frontend.{field})"
 
 
-def _is_here(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is the package around it
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
-def require_extra(settings: Settings) -> None:
-    """Raise HostError, with the command that installs them, for packages that are missing."""
+def require_extra(settings: FrontendPackages) -> None:
+    """Raise HostError with the install command if packages are missing."""
     if missing := missing_packages(settings):
         raise HostError(
             f"the frontend needs packages that are not installed: {', '.join(missing)}",

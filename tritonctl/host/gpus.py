@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 _QUERY = "name,compute_cap,driver_version,memory.total"
 _ANSWER_SECONDS = 30
-# Desktop cards; the image's CUDA compatibility package works with the others only.
+# Desktop GPUs; the image's CUDA compatibility package only works with other ones.
 _DESKTOP = ("GeForce", "RTX", "GTX", "TITAN", "Quadro")
 
 
 @dataclass(frozen=True)
 class InstalledGpu:
-    """An installed GPU; memory in MiB."""
+    """An installed GPU."""
 
     name: str
     compute_capability: str
@@ -24,12 +24,12 @@ class InstalledGpu:
 
     @property
     def data_center(self) -> bool:
-        """Whether it is made for data centres."""
+        """Whether the GPU is a data-centre model."""
         return not any(word in self.name for word in _DESKTOP)
 
 
 def installed_gpus() -> tuple[list[InstalledGpu], str]:
-    """The GPUs, and the reason for an empty list."""
+    """Return the GPUs, and the reason for an empty list."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], "nvidia-smi is not installed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a Python that an environment needs: this one, or another that is installed here."""
+"""Finds a Python for an environment: this one, or another installed one."""
 
 from __future__ import annotations
 
@@ -25,77 +25,80 @@ _MINORS = range(9, 20)
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python that can make environments, and the folder of its shared library if it has one."""
+    """A Python that can create environments."""
 
     path: Path
     version: tuple[int, int, int]
-    libraries: tuple[Path, ...] = ()
+    libraries: tuple[Path, ...] = ()  # folder of its shared library, if any
 
     @property
     def minor(self) -> str:
-        """As in `python3.12`."""
+        """Major and minor version, as in `python3.12`."""
         return f"{self.version[0]}.{self.version[1]}"
 
     def __str__(self) -> str:
-        """Version and place, as a message shows it."""
+        """Version and path for messages."""
         return f"{'.'.join(map(str, self.version))} ({self.path})"
 
 
-def running() -> Interpreter:
-    """The one that runs tritonctl."""
+def current_interpreter() -> Interpreter:
+    """Return the interpreter that runs tritonctl."""
     libraries = tuple(map(Path, python_facts.facts()[2]))
-    # Wherever the loader finds it, it needs no folder.
+    # If the loader finds the library, it needs no folder.
     if not libraries and ctypes.util.find_library(f"python3.{sys.version_info.minor}"):
         libraries = (Path("/"),)
     return Interpreter(Path(sys.executable), sys.version_info[:3], libraries)
 
 
-def find(wanted: str, *, shared: bool = False) -> Interpreter | None:
-    """This interpreter if its version is wanted (">=3.11,<3.13"), else the first other, or None.
+def find_interpreter(versions: str, *, shared: bool = False) -> Interpreter | None:
+    """Return this interpreter if its version matches (">=3.11,<3.13"), else another, or None.
 
-    shared: one with a shared libpython, which programs that embed Python link to; this one without
-    it is better than none, as its own error says what is missing.
+    `shared` requires a shared libpython, which programs that embed Python link to. This interpreter
+    without one is better than None, because its error names the missing library.
     """
-    mine = _matches(running(), wanted)
-    if mine and (running().libraries or not shared):
-        return running()
-    others = (found for path in _candidates(wanted) if (found := _asked(path)))
-    fitting = (each for each in others if _matches(each, wanted) and (each.libraries or not shared))
-    return next(fitting, running() if mine else None)
+    current_matches = _matches(current_interpreter(), versions)
+    if current_matches and (current_interpreter().libraries or not shared):
+        return current_interpreter()
+    alternatives = (interpreter for path in _candidates(versions) if (interpreter := _probe(path)))
+    matches = (
+        each for each in alternatives if _matches(each, versions) and (each.libraries or not shared)
+    )
+    return next(matches, current_interpreter() if current_matches else None)
 
 
-def need(wanted: str, who: str, *, shared: bool = False) -> Interpreter:
-    """As `find`. Raises HostError, which says how to get one, instead of returning None."""
-    if found := find(wanted, shared=shared):
-        return found
+def require_interpreter(versions: str, consumer: str, *, shared: bool = False) -> Interpreter:
+    """Return a matching interpreter. Raises HostError with an install command without one."""
+    if interpreter := find_interpreter(versions, shared=shared):
+        return interpreter
     raise HostError(
-        f"{who} needs Python {wanted}; this is {running()}, and no other was found on PATH, by "
-        "pyenv, conda or uv",
-        remedy=how_to_get(wanted),
+        f"{consumer} needs Python {versions}; this is {current_interpreter()}, and PATH, pyenv, "
+        "conda and uv have no "
+        "other one",
+        remedy=install_hint(versions),
     )
 
 
-def how_to_get(wanted: str) -> str:
-    """The command that installs the newest Python that is wanted."""
-    newest = max((minor for minor in _MINORS if _minor_matches(minor, wanted)), default=12)
+def install_hint(versions: str) -> str:
+    """Return commands that install the newest matching Python."""
+    newest = max((minor for minor in _MINORS if _minor_matches(minor, versions)), default=12)
     return (
-        f"install one beside this: `uv python install 3.{newest}`, `pyenv install 3.{newest}` or "
+        f"install one in addition: `uv python install 3.{newest}`, `pyenv install 3.{newest}` or "
         f"`conda create -n py3{newest} python=3.{newest}`"
     )
 
 
-def _matches(interpreter: Interpreter, wanted: str) -> bool:
-    return SpecifierSet(wanted).contains(".".join(map(str, interpreter.version)))
+def _matches(interpreter: Interpreter, versions: str) -> bool:
+    return SpecifierSet(versions).contains(".".join(map(str, interpreter.version)))
 
 
-def _minor_matches(minor: int, wanted: str) -> bool:
+def _minor_matches(minor: int, versions: str) -> bool:
     # A high patch release: ">=3.11.4" does not rule out 3.11.
-    return SpecifierSet(wanted).contains(f"3.{minor}.99")
+    return SpecifierSet(versions).contains(f"3.{minor}.99")
 
 
-def _candidates(wanted: str) -> Iterator[Path]:
-    """Where interpreters of these versions are, newest first, on PATH before anywhere else."""
-    minors = [minor for minor in reversed(_MINORS) if _minor_matches(minor, wanted)]
+def _candidates(versions: str) -> Iterator[Path]:
+    """Yield paths of interpreters of these versions, newest first, those on PATH first."""
+    minors = [minor for minor in reversed(_MINORS) if _minor_matches(minor, versions)]
     for minor in minors:
         for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
             if on_path := shutil.which(f"python3.{minor}", path=folder or os.curdir):
@@ -108,7 +111,7 @@ def _candidates(wanted: str) -> Iterator[Path]:
 
 
 def _version_folders() -> Iterator[Path]:
-    """Folders of pyenv and uv with an interpreter in each of their folders."""
+    """Yield the folders of pyenv and uv that contain one folder per interpreter."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - never raises
     yield Path(os.environ.get("PYENV_ROOT") or home / ".pyenv") / "versions"
     data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
@@ -116,7 +119,7 @@ def _version_folders() -> Iterator[Path]:
 
 
 def _conda_environments() -> Iterator[Path]:
-    """Those that conda keeps a list of."""
+    """Yield the environments in conda's list."""
     listed = Path(os.path.expanduser("~")) / ".conda" / "environments.txt"  # noqa: PTH111
     try:
         lines = listed.read_text(encoding="utf-8").splitlines()
@@ -126,10 +129,10 @@ def _conda_environments() -> Iterator[Path]:
 
 
 @cache
-def _asked(path: Path) -> Interpreter | None:
-    """What an interpreter says about itself; None for one that cannot make environments.
+def _probe(path: Path) -> Interpreter | None:
+    """Query an interpreter; None for one that cannot create environments.
 
-    A shim of pyenv without such a version ends in an error.
+    A pyenv shim without such a version fails.
     """
     try:
         done = subprocess.run(

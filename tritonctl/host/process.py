@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs other programs: argument lists only, output streamed and kept, no child outlives us."""
+"""Runs other programs from argument lists, streams and logs their output, ends all children."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import CommandFailedError, HostError
-from tritonctl.host.files import explained
+from tritonctl.host.files import as_host_error
 
 _TAIL_LINES = 20
 _TERM_GRACE_SECONDS = 10.0
-_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+_TERMINATION_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 _RUNNING: set[subprocess.Popen[str]] = set()
 _RUNNING_LOCK = threading.Lock()
 
 
 def without_python_variables() -> dict[str, str]:
-    """Our environment for another interpreter.
+    """Return our environment for another interpreter.
 
-    PYTHONPATH and PYTHONHOME would show it our packages: pip takes those for installed ones.
+    PYTHONPATH and PYTHONHOME would expose our packages, which pip considers installed.
     """
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
@@ -43,16 +43,15 @@ def run(
     on_line: Callable[[str], object] | None = None,
     remedy: str,
 ) -> None:
-    """Run a program to its end, both output streams merged into `log` and `on_line`.
+    """Run a program to completion; pass stdout and stderr, merged, to `log` and `on_line`.
 
-    Raises HostError when it cannot be started or logged, and CommandFailedError, with the last
-    lines it printed, when it ends with a non-zero status. Ends its whole process group when we are
-    interrupted.
+    Raises HostError if it cannot be started or logged, and CommandFailedError with the last lines
+    of output for a non-zero exit status. On an interruption, terminates the process group.
     """
     command = [str(part) for part in argv]
     process: subprocess.Popen[str] | None = None
     try:
-        with _uninterrupted():
+        with _defer_signals():
             process = _start(command, cwd, environment)
             with _RUNNING_LOCK:
                 _RUNNING.add(process)
@@ -60,49 +59,51 @@ def run(
         returncode = process.wait()
     except BaseException:
         if process is not None:
-            end_group(process)
+            terminate_group(process)
             if process.stdout is not None:
-                process.stdout.close()  # interrupted before anybody has read it
+                process.stdout.close()  # interrupted before the first read
         raise
     finally:
         with _RUNNING_LOCK:
             _RUNNING.difference_update([process])
     if returncode != 0:
         raise CommandFailedError(
-            f"`{shlex.join(command)}` ended with status {returncode}",
+            f"`{shlex.join(command)}` exited with status {returncode}",
             remedy=remedy,
             details="\n".join(tail),
             returncode=returncode,
         )
 
 
-def end_running() -> None:
-    """End the programs of other threads, which do not receive an interruption."""
+def terminate_running() -> None:
+    """Terminate the programs of other threads, which do not receive an interruption."""
     with _RUNNING_LOCK:
         running = list(_RUNNING)
     for process in running:
-        end_group(process)
+        terminate_group(process)
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Signals that end us wait until the context is over (in the main thread).
+def _defer_signals() -> Iterator[None]:
+    """Defer termination signals until the context ends (in the main thread).
 
-    A child that an exception meets between its start and the return of Popen would be nobody's.
+    An exception between the start of a child and the return of Popen would leak the child.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    # One that is ignored stays so: children inherit that.
-    numbers = [n for n in _ENDING if signal.getsignal(n) not in (signal.SIG_IGN, None)]
-    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in numbers}
+    received: list[int] = []
+    # Keep ignored signals ignored: children inherit that.
+    numbers = [n for n in _TERMINATION_SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    previous_handlers = {
+        n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-        for number in came:
+        for number in received:
             signal.raise_signal(number)
 
 
@@ -119,7 +120,7 @@ def _start(
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # one group to end: pip and builders start children
+            start_new_session=True,  # one process group, because pip and builders start children
         )
     except OSError as error:
         raise HostError(
@@ -132,7 +133,7 @@ def _stream(
     process: subprocess.Popen[str], log: Path | None, on_line: Callable[[str], object] | None
 ) -> deque[str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    with process.stdout or io.StringIO() as lines, _kept(log) as keep:
+    with process.stdout or io.StringIO() as lines, _open_log(log) as keep:
         for text in lines:
             line = text.rstrip("\r\n")
             tail.append(line)
@@ -143,16 +144,16 @@ def _stream(
 
 
 @contextmanager
-def _kept(log: Path | None) -> Iterator[Callable[[str], None]]:
-    """A function that appends a line to `log` unbuffered. Raises HostError, as on a full disk."""
+def _open_log(log: Path | None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that appends a line to `log` unbuffered. Raises HostError."""
     if log is None:
         yield lambda _: None
         return
-    with explained(log):
+    with as_host_error(log):
         sink = log.open("ab", buffering=0)
 
     def keep(line: str) -> None:
-        with explained(log):
+        with as_host_error(log):
             sink.write(f"{line}\n".encode())
 
     with sink:
@@ -160,7 +161,7 @@ def _kept(log: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 def interrupt(process: subprocess.Popen[Any]) -> None:
-    """Ask a program to end as Ctrl-C does; on Windows, which cannot, end it."""
+    """Send SIGINT to a program, as Ctrl-C does; on Windows, terminate it."""
     if sys.platform == "win32":
         process.terminate()
     else:
@@ -168,15 +169,15 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
 
 
 def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
-    """Send a signal to a program and what it started; on Windows, end the program."""
+    """Send a signal to a process group; on Windows, kill the program."""
     if sys.platform == "win32":
         process.kill()
     else:
         os.killpg(process.pid, number)
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
-    """Ask a process group to end (SIGTERM), then make it (SIGKILL after 10 s)."""
+def terminate_group(process: subprocess.Popen[str]) -> None:
+    """Terminate a process group with SIGTERM, then SIGKILL after 10 s."""
     for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
         try:
             signal_group(process, number)
@@ -188,8 +189,8 @@ def end_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def process_started(pid: int) -> int | None:
-    """Start time of a process (field 22 of /proc/PID/stat), None when it is gone or a zombie."""
+def process_start_time(pid: int) -> int | None:
+    """Return a process' start time (field 22 of /proc/PID/stat); None if gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

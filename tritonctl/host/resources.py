@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of this machine this process may use, on systems other than Linux too."""
+"""Cores and memory that this process may use, also on systems other than Linux."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-# Where Triton's Python backend puts its regions.
+# The folder of the shared-memory regions of Triton's Python backend.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMORY_LIMIT = _CGROUP / "memory.max"
@@ -17,14 +17,14 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def usable_cores() -> int:
-    """Processor cores that this process may run on; all of them where the system does not say."""
-    if hasattr(os, "sched_getaffinity"):  # Linux alone
+    """Return the number of cores that this process may run on; all cores if unknown."""
+    if hasattr(os, "sched_getaffinity"):  # Linux only
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_flags() -> frozenset[str]:
-    """What an x86 processor can, in Linux' words, as "avx512_bf16"; none where it does not say."""
+    """Return the CPU flags of /proc/cpuinfo, such as "avx512_bf16"; empty if unknown."""
     try:
         lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -34,9 +34,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def host_memory() -> int | None:
-    """Bytes of memory that this process may use: the machine's, or less in a container.
+    """Return the bytes of memory that this process may use: the machine's or the container's.
 
-    None where the system does not say (Windows).
+    None if unknown (Windows).
     """
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -44,16 +44,15 @@ def host_memory() -> int | None:
         return None
     try:
         limit = _MEMORY_LIMIT.read_text(encoding="ascii").strip()
-    except OSError:  # not in a cgroup of version 2
+    except OSError:  # not in a cgroup v2
         return total
     return min(total, int(limit)) if limit.isdecimal() else total
 
 
 def available_memory() -> int | None:
-    """Bytes that a new process may take before the system must end another one.
+    """Return the bytes that a new process may use before the OOM killer acts.
 
-    Of the machine, or less in a container; files that are only cached count as free. None where
-    the system does not say.
+    In the machine or the container; cached files count as free. None if unknown.
     """
     try:
         free = _figures(_MEMORY)["MemAvailable:"] << 10
@@ -63,20 +62,20 @@ def available_memory() -> int | None:
         limit = int(_MEMORY_LIMIT.read_text(encoding="ascii"))
         used = int(_MEMORY_USED.read_text(encoding="ascii"))
         kinds = _figures(_MEMORY_KINDS)
-    except (OSError, ValueError):  # "max", or not in a cgroup of version 2
+    except (OSError, ValueError):  # "max", or not in a cgroup v2
         return free
     cached = kinds.get("inactive_file", 0) + kinds.get("active_file", 0)
     return min(free, max(0, limit - used + cached))
 
 
 def _figures(file: Path) -> dict[str, int]:
-    """Name and number of each line."""
+    """Parse lines of a name and a number."""
     lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
     return {fields[0]: int(fields[1]) for fields in lines if len(fields) > 1}
 
 
 def shared_memory() -> int | None:
-    """Bytes of /dev/shm; None without it."""
+    """Return the size of /dev/shm in bytes; None without it."""
     try:
         status = os.statvfs(SHARED_MEMORY)
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own index of wheels for CPUs: on Linux those of the public index bring CUDA, in GB.
+"""PyTorch's index of CPU wheels: on Linux, wheels of the public index bring gigabytes of CUDA.
 
-Asked only where its wheels are wanted, and only if it answers at once.
+It is only used for CPU environments, and only if it responds at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PACKAGES = {"torch", "torchvision", "torchaudio"}
 _SECONDS = 3.0
 
 
-def of_torch(installs: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """The requirements of PyTorch among the arguments of several `pip install`."""
+def torch_requirements(installs: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return PyTorch's requirements among the arguments of several `pip install`."""
     return tuple(word for install in installs for word in install if _name(word) in _PACKAGES)
 
 
@@ -34,30 +34,30 @@ def _name(argument: str) -> str | None:
 
 
 def cpu_index() -> str | None:
-    """The address of the index; TRITONCTL_TORCH_INDEX names a mirror, or none when it is empty."""
+    """Return the index' address; TRITONCTL_TORCH_INDEX sets a mirror, or disables it if empty."""
     if sys.platform != "linux":
         return None
     return os.environ.get(VARIABLE, _PUBLIC).rstrip("/") or None
 
 
-def shown(index: str) -> str:
-    """The address for people: without a name and a password in it."""
+def without_credentials(index: str) -> str:
+    """Return an address without user name and password, for messages."""
     return re.sub(r"//[^/@]*@", "//", index)
 
 
-def answers(index: str) -> bool:
-    """Whether an index shows PyTorch's wheels, through the proxies of the environment."""
-    found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(_asked(index)), daemon=True)
+def is_reachable(index: str) -> bool:
+    """Whether an index has PyTorch's wheels, through the proxies of the environment."""
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(_responds(index)), daemon=True)
     thread.start()
-    thread.join(_SECONDS)  # the time-out of a connection does not count the search for its name
-    return found == [True]
+    thread.join(_SECONDS)  # a connection's timeout does not include name resolution
+    return results == [True]
 
 
-def _asked(index: str) -> bool:
+def _responds(index: str) -> bool:
     try:
         request = urllib.request.Request(f"{index}/torch/", method="HEAD")  # noqa: S310 - http(s)
-        # Not urlopen(): its proxies are those of the first time that this process used it.
+        # Not urlopen(): it keeps the proxies of its first call.
         with urllib.request.build_opener().open(request, timeout=_SECONDS) as answer:
             return bool(answer.status == 200)  # noqa: PLR2004
     except (OSError, ValueError):

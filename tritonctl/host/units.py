@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes and durations as people read and type them, in binary units as memory is sold."""
+"""Formats and parses bytes (binary units) and durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERIODS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def human_bytes(count: float) -> str:
-    """`count` bytes in the largest unit that they fill: 1.1 MiB, 512 B."""
+    """Format bytes in the largest unit of at least 1: 1.1 MiB, 512 B."""
     power = 0
     while abs(count) >= _STEP and power < len(_UNITS) - 1:
         count /= _STEP
@@ -26,7 +26,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """A duration in the largest unit that it fills: 3 d, 2 h, 12 min, 0 s."""
+    """Format a duration in the largest unit of at least 1: 3 d, 2 h, 12 min, 0 s."""
     for length, unit in _PERIODS:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
@@ -34,7 +34,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of `80GiB`, `24 GB`, `64m`, `1073741824`. Raises UsageError."""
+    """Parse `80GiB`, `24 GB`, `64m` or `1073741824` to bytes. Raises UsageError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].lower() not in _FACTORS:
         raise UsageError(

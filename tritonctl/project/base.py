@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of the project file's schema share: strictness, positive numbers, the SLO."""
+"""Shared parts of the project file's schema: strictness, number types, the SLO."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ HeaderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}[a-z0-9]$")]
 
 
 class Frozen(BaseModel):
-    """A record of a fixed schema: no unknown keys, no changes afterwards."""
+    """An immutable record without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Strict(Frozen):
-    """A section of the project file: no conversions, either."""
+    """A section of the project file, without type conversions."""
 
-    # Strict types: YAML has its own, and `max_batch_size: "32"` is a mistake worth naming.
+    # YAML has types, so `max_batch_size: "32"` is a mistake worth reporting.
     model_config = ConfigDict(strict=True)
 
 
@@ -40,4 +40,4 @@ class Slo(Strict):
     e2e_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
         None, description="time to the end of the answer, P99, milliseconds"
     )
-    error_rate: Share | None = Field(None, description="share of requests that may fail")
+    error_rate: Share | None = Field(None, description="maximum share of failed requests")

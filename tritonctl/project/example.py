@@ -26,12 +26,12 @@ models:
       # max_seq_len: 2048        # prompt plus answer, tokens; default: the checkpoint's limit
     serving:
       instance_group: [{kind: KIND_CPU, count: 1}]
-      # The engine makes the text itself, without a {{ name }}_detokenizer step: less CPU per token,
-      # but it does not notice when a client of the ensemble leaves.
+      # The engine returns text without a {{ name }}_detokenizer step: less CPU per token,
+      # but it does not notice when a client of the ensemble disconnects.
       # inline_detokenizer: true
-      # The engine does the work of every step and is the public model: one process, for few cores.
+      # The engine performs every step and is the public model: one process, for few cores.
       # fused: true
-      # Also {{ name }}_unary, which answers once: for clients that cannot stream.
+      # Also serve {{ name }}_unary, with a single response: for clients that cannot stream.
       # unary: true
       # How many requests may wait for the engine; further ones are refused. Priorities and
       # timeouts: priority_levels: 2 (1 goes first), default_timeout_microseconds: 30000000.
@@ -43,7 +43,7 @@ models:
     # evaluation: {prompts: prompts.jsonl, max_prompts: 200, min_exact_match: 0.95}
     # slo: {ttft_p99_ms: 500, itl_p99_ms: 100, error_rate: 0.001}
 
-# What `tritonctl loadtest run` sends, and when; `slo` says what the answers must keep to.
+# Requests and schedule of `tritonctl loadtest run`; `slo` sets the targets.
 # loadtests:
 #   chat:
 #     model: {{ name | tojson }}
@@ -65,6 +65,6 @@ profiles:
 
 
 def example_project(name: str, checkpoint: str) -> str:
-    """The text of an example tritonctl.yaml for one model."""
+    """Return the text of an example tritonctl.yaml for one model."""
     environment = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701 - YAML
     return environment.from_string(_EXAMPLE).render(name=name, checkpoint=checkpoint)

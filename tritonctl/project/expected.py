@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a file's data, in the words of those who write it: pydantic's reach nobody."""
+"""Translates pydantic's validation errors into messages for authors of the file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from tritonctl.errors import choices
 
-if TYPE_CHECKING:  # clients come here and have no use for a reader of YAML
+if TYPE_CHECKING:  # clients import this module without YAML
     from tritonctl.project.yaml import Location
 
-# By pydantic's name of the mistake; braces hold a value of its context.
+# Expected values by pydantic's error type; braces hold a value of the error's context.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -56,100 +56,103 @@ _OWN_WORDS = ("value_error", "assertion_error")
 
 
 def reason(error: ValueError, data: Any = None) -> str:
-    """What is wrong with a file, its worst mistake: of its data, its syntax or its encoding.
+    """Describe the worst mistake in a file: in its data, syntax or encoding.
 
-    data: what the file holds, where its schema has unions, whose members are no part of a place.
+    `data` is the file's content. It is needed for schemas with unions, because pydantic adds the
+    names of their members to the location.
     """
     if isinstance(error, ValidationError):
-        first = worst_first(error)[0]
-        place = tuple(first["loc"]) if data is None else place_in(first, data)
-        return explained(first, place)[0]
+        first = sort_errors(error)[0]
+        location = tuple(first["loc"]) if data is None else error_location(first, data)
+        return explain_error(first, location)[0]
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
     return str(error)
 
 
-def of_one_value(error: ValidationError) -> str | None:
-    """What was expected and given, of a value that stands alone; None for others' words."""
+def explain_single_value(error: ValidationError) -> str | None:
+    """Return expected and actual value of a single value's error; None for custom messages."""
     first = error.errors()[0]
     if first["type"] not in _EXPECTED:
         return None
-    return f"{expected(dict(first))}, got `{first['input']}`"
+    return f"{expectation(dict(first))}, got `{first['input']}`"
 
 
-def worst_first(error: ValidationError) -> list[dict[str, Any]]:
-    """Each mistake, a misspelt key first: it is often why another key is missing."""
+def sort_errors(error: ValidationError) -> list[dict[str, Any]]:
+    """Return all mistakes, misspelt keys first: they often explain a missing key."""
     items = [dict(item) for item in error.errors()]
     return sorted(items, key=lambda item: item["type"] not in _UNKNOWN_KEY)
 
 
-def explained(
+def explain_error(
     item: dict[str, Any], location: Location, root: type[BaseModel] | None = None
 ) -> tuple[str, str | None]:
-    """What one of pydantic's errors says, with its place, and what to do, where that is known.
+    """Return problem and, if known, remedy of one of pydantic's errors.
 
-    location: where that is in the file. root: what the whole file is, for the keys it may have.
+    `location` is its location in the file, `root` the model of the file, for the valid keys.
     """
     path = ".".join(str(part) for part in location) or "the file"
     if item["type"] in _UNKNOWN_KEY:
         parent = ".".join(str(part) for part in location[:-1])
         problem = f"unknown key `{location[-1]}` in {f'`{parent}`' if parent else 'the file'}"
-        known = _fields_at(item["loc"][:-1], root) if root else []
-        return problem, choices(str(location[-1]), known, "valid keys:") if known else None
+        valid_keys = _fields_at(item["loc"][:-1], root) if root else []
+        return problem, choices(
+            str(location[-1]), valid_keys, "valid keys:"
+        ) if valid_keys else None
     if item["type"] == "missing":
         return f"`{path}` is missing", f"add `{location[-1]}:` there"
     if item["type"] == "json_invalid":
         return f"not JSON: {item['ctx']['error']}", None
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return _explained_choice(item, path)
-    # A whole section is too long to repeat: the user can read it in the file.
+        return _explain_union_tag(item, path)
+    # Do not repeat a whole section: the user can read it in the file.
     got = "" if isinstance(item["input"], Mapping) else f", got `{item['input']}`"
-    return f"`{path}`: {expected(item)}{got}", None
+    return f"`{path}`: {expectation(item)}{got}", None
 
 
-def _explained_choice(item: dict[str, Any], path: str) -> tuple[str, str]:
-    """Explain a mapping in which one key decides the others, as `process` of arrivals does."""
+def _explain_union_tag(item: dict[str, Any], path: str) -> tuple[str, str]:
+    """Explain a mapping in which one key determines the others, such as `process` of arrivals."""
     key = item["ctx"]["discriminator"].strip("'")
     if item["type"] == "union_tag_not_found":
         return f"`{path}.{key}` is missing", f"add `{key}:` there"
     tag = str(item["ctx"]["tag"])
-    known = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
-    return f"`{path}.{key}`: unknown {key} `{tag}`", choices(tag, sorted(known), "expected one of")
+    tags = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
+    return f"`{path}.{key}`: unknown {key} `{tag}`", choices(tag, sorted(tags), "expected one of")
 
 
-def expected(item: dict[str, Any]) -> str:
-    """What one of pydantic's errors expected, in words."""
+def expectation(item: dict[str, Any]) -> str:
+    """Return the expected value of one of pydantic's errors, in words."""
     if item["type"] in _OWN_WORDS:
         return str(item["ctx"]["error"])
-    known = _EXPECTED.get(item["type"], "another value")
-    given = {name: _plain(value) for name, value in item.get("ctx", {}).items()}
-    return f"expected {known.format(**given)}"
+    template = _EXPECTED.get(item["type"], "another value")
+    context = {name: _plain(value) for name, value in item.get("ctx", {}).items()}
+    return f"expected {template.format(**context)}"
 
 
 def _plain(value: object) -> object:
-    """A bound without `.0`."""
+    """Format a bound without `.0`."""
     return f"{value:.15g}" if isinstance(value, float) else value
 
 
-def place_in(item: dict[str, Any], data: Any) -> Location:
-    """The location of an error in the file.
+def error_location(item: dict[str, Any], data: Any) -> Location:
+    """Return the location of an error in the file.
 
-    pydantic adds the names of union members to it, and "[key]" for an error about a mapping's key.
+    pydantic's location also has the names of union members, and "[key]" for an invalid key.
     """
     location: Location = ()
     parts = [part for part in item["loc"] if part != "[key]"]
     for position, part in enumerate(parts):
-        missing = item["type"] == "missing" and position == len(parts) - 1
-        held = isinstance(data, Mapping) and part in data
-        listed = isinstance(data, list) and isinstance(part, int)
-        if held or listed or missing:
+        is_missing = item["type"] == "missing" and position == len(parts) - 1
+        has_key = isinstance(data, Mapping) and part in data
+        has_index = isinstance(data, list) and isinstance(part, int)
+        if has_key or has_index or is_missing:
             location = (*location, part)
-            data = data[part] if not missing else None
+            data = data[part] if not is_missing else None
     return location
 
 
 def _fields_at(location: Location, root: type[BaseModel]) -> list[str]:
-    """The valid keys at a location of a file."""
+    """Return the valid keys at a location of a file."""
     annotation: Any = root
     for part in location:
         annotation = _member(annotation, str(part))
@@ -159,15 +162,15 @@ def _fields_at(location: Location, root: type[BaseModel]) -> list[str]:
 
 
 def _member(annotation: Any, part: str) -> Any:
-    """The type at `part` of a model, a `dict[name, Item]`, a `list[Item]` or a union."""
+    """Return the type at `part` of a model, a `dict[name, Item]`, a `list[Item]` or a union."""
     if _is_model(annotation):
-        return _only(annotation.model_fields[part].annotation)
+        return _unwrap(annotation.model_fields[part].annotation)
     chosen = [inner for inner in get_args(annotation) if part in _tags(inner)]
-    return _only(chosen[0] if chosen else get_args(annotation)[-1])
+    return _unwrap(chosen[0] if chosen else get_args(annotation)[-1])
 
 
-def _only(annotation: Any) -> Any:
-    """A type without `Annotated` and `| None`, unless a union remains."""
+def _unwrap(annotation: Any) -> Any:
+    """Strip `Annotated` and `| None` from a type, unless a union remains."""
     while get_origin(annotation) is Annotated or NoneType in get_args(annotation):
         inner = [a for a in get_args(annotation) if a is not NoneType]
         if get_origin(annotation) is not Annotated and len(inner) > 1:
@@ -177,7 +180,7 @@ def _only(annotation: Any) -> Any:
 
 
 def _tags(alternative: Any) -> Iterable[str]:
-    """The tags of a union's member."""
+    """Return the tags of a union's member."""
     if _is_model(alternative):
         literals = [get_args(info.annotation) for info in alternative.model_fields.values()]
         return [word for words in literals for word in words if isinstance(word, str)]

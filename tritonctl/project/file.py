@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from tritonctl.errors import ConfigurationError, UsageError, choices
-from tritonctl.project.expected import explained, place_in, worst_first
+from tritonctl.project.expected import error_location, explain_error, sort_errors
 from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.yaml import Location, YamlSource, read_yaml
 
@@ -24,7 +24,7 @@ _ENVIRONMENT_SECTIONS = ("SERVER__", "FRONTEND__", "MODELS__", "MODEL_REPOSITORY
 
 
 def find_project_file(start: Path) -> Path:
-    """The project file in `start` or its nearest parent. Raises ConfigurationError."""
+    """Find the project file in `start` or its nearest parent. Raises ConfigurationError."""
     for folder in (start.resolve(), *start.resolve().parents):
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME
@@ -43,10 +43,10 @@ def load_project(
 ) -> Project:
     """Read, merge and validate a project file.
 
-    `path` is a file or its folder (default: TRITONCTL_PROJECT, else found upwards from the
-    working directory), `overrides` are `key.path=value` strings with YAML values. Every profile
-    is validated, the chosen one applied. Raises ConfigurationError for what stands in the file,
-    UsageError for what the arguments and the environment say.
+    `path` is a file or its folder (default: TRITONCTL_PROJECT, else the nearest one upwards from
+    the working directory), `overrides` are `key.path=value` strings with YAML values. Every
+    profile is validated, `profile` is applied. Raises ConfigurationError for mistakes in the file,
+    UsageError for mistakes in the arguments and the environment.
     """
     environment = os.environ if environment is None else environment
     file = _project_file(path, environment)
@@ -63,22 +63,22 @@ def load_project(
     for origin, assignment in _assignments(environment, overrides):
         merged.assign(origin, assignment)
     project = _validate(merged, file)
-    project._typed = frozenset(merged.typed())
+    project._typed = frozenset(merged.command_line_locations())
     return project
 
 
 def load_profiles(
     path: Path | None = None, *, environment: Mapping[str, str] | None = None
 ) -> dict[str | None, Project]:
-    """The project without a profile (None) and under each of its profiles.
+    """Return the project without a profile (None) and under each of its profiles.
 
     Raises ConfigurationError, UsageError.
     """
     environment = os.environ if environment is None else environment
-    unchosen = {k: v for k, v in environment.items() if k != "TRITONCTL_PROFILE"}
-    projects: dict[str | None, Project] = {None: load_project(path, environment=unchosen)}
+    without_profile = {k: v for k, v in environment.items() if k != "TRITONCTL_PROFILE"}
+    projects: dict[str | None, Project] = {None: load_project(path, environment=without_profile)}
     for name in projects[None].profiles:
-        projects[name] = load_project(path, profile=name, environment=unchosen)
+        projects[name] = load_project(path, profile=name, environment=without_profile)
     return projects
 
 
@@ -100,13 +100,13 @@ def _profiles(source: YamlSource) -> dict[str, dict[str, Any]]:
     profiles = source.data.get("profiles") or {}
     if not isinstance(profiles, dict):
         raise ConfigurationError(
-            f"{source.where(('profiles',))}: `profiles` is not a mapping of names to settings",
+            f"{source.line_of(('profiles',))}: `profiles` is not a mapping of names to settings",
             remedy="write for example `profiles: {gpu: {server: {mode: docker}}}`",
         )
     for name, settings in profiles.items():
         if not isinstance(settings, dict):
             raise ConfigurationError(
-                f"{source.where(('profiles', name))}: profile `{name}` is not a mapping",
+                f"{source.line_of(('profiles', name))}: profile `{name}` is not a mapping",
                 remedy="write the changed settings below it, or remove it",
             )
     return profiles
@@ -116,26 +116,28 @@ def _refuse_unknown_profile(source: YamlSource, name: str) -> None:
     profiles = _profiles(source)
     if name not in profiles:
         raise UsageError(
-            f"{source.where(('profiles',))}: unknown profile `{name}`",
+            f"{source.line_of(('profiles',))}: unknown profile `{name}`",
             remedy=choices(name, sorted(profiles), "profiles:"),
         )
 
 
 @dataclass
 class _Merged:
-    """Merged data, and where each piece of it comes from."""
+    """Merged data and the origin of each value."""
 
     data: dict[str, Any]
     origins: dict[Location, str] = field(default_factory=dict)
-    assigned: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)  # origins outside the file
 
     @classmethod
     def of(cls, source: YamlSource) -> _Merged:
-        origins = {location: source.where(location) for location in source.lines}
+        origins = {location: source.line_of(location) for location in source.lines}
         return cls(dict(source.data), origins)
 
     def add_profile(self, source: YamlSource, name: str) -> None:
-        self.merge(_profiles(source)[name], lambda inner: source.where(("profiles", name, *inner)))
+        self.merge(
+            _profiles(source)[name], lambda inner: source.line_of(("profiles", name, *inner))
+        )
 
     def assign(self, origin: str, assignment: str) -> None:
         key, separator, text = assignment.partition("=")
@@ -151,42 +153,44 @@ class _Merged:
         self.merge(value, lambda _: origin)
 
     def merge(self, over: Mapping[str, Any], origin: Callable[[Location], str]) -> None:
-        """Merge `over` in; `origin` gives the place of each location in it."""
-        self._credit((), over, origin)
+        """Merge `over` into the data; `origin` returns the origin of each location in it."""
+        self._record_origins((), over, origin)
         self.data = deep_merge(self.data, over)
 
-    def _credit(self, location: Location, value: Any, origin: Callable[[Location], str]) -> None:
-        """A replaced value gets the new origin; a merged mapping keeps its first one."""
+    def _record_origins(
+        self, location: Location, value: Any, origin: Callable[[Location], str]
+    ) -> None:
+        """Record origins: a replaced value gets the new one, a merged mapping keeps its first."""
         inner: Iterable[tuple[str | int, Any]] = ()
         if isinstance(value, Mapping):
             self.origins.setdefault(location, origin(location))
             inner = value.items()
         else:
             depth = len(location)
-            kept = {k: v for k, v in self.origins.items() if k[:depth] != location}
-            self.origins = kept | {location: origin(location)}
+            remaining = {k: v for k, v in self.origins.items() if k[:depth] != location}
+            self.origins = remaining | {location: origin(location)}
             inner = enumerate(value) if isinstance(value, list) else ()
         for part, item in inner:
-            self._credit((*location, part), item, origin)
+            self._record_origins((*location, part), item, origin)
 
-    def where(self, location: Location) -> str:
-        """The origin of a location, or of what encloses it."""
+    def origin_of(self, location: Location) -> str:
+        """Return the origin of a location, or of the nearest enclosing one."""
         while location not in self.origins:
             location = location[:-1]
         return self.origins[location]
 
-    def typed(self) -> Iterator[Location]:
-        """What the command line or the environment set, rather than the file."""
+    def command_line_locations(self) -> Iterator[Location]:
+        """Yield the locations that the command line or the environment set."""
         return (place for place, origin in self.origins.items() if origin in self.assigned)
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings merge key by key; everything else is replaced by `over`."""
+    """Merge mappings key by key; replace all other values by those of `over`."""
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = deep_merge(old, value) if both and old is not None else value
+        are_mappings = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = deep_merge(old, value) if are_mappings and old is not None else value
     return result
 
 
@@ -215,20 +219,20 @@ def _validate(merged: _Merged, file: Path) -> Project:
     try:
         return Project.at(file.resolve().parent, merged.data)
     except ValidationError as error:
-        problems = [_explain(merged, item) for item in worst_first(error)]
-    typed = all(origin in merged.assigned for origin, _, _ in problems)
-    kind = UsageError if typed else ConfigurationError
+        problems = [_explain(merged, item) for item in sort_errors(error)]
+    all_typed = all(origin in merged.assigned for origin, _, _ in problems)
+    kind = UsageError if all_typed else ConfigurationError
     text = "\n".join(f"{origin}: {problem}" for origin, problem, _ in problems)
     raise kind(text, remedy=problems[0][2])
 
 
 def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str, str]:
-    """Where something wrong comes from, what is wrong, and what to do."""
-    location = place_in(item, merged.data)
-    where = merged.where(location)
+    """Return origin, problem and remedy of a validation error."""
+    location = error_location(item, merged.data)
+    origin = merged.origin_of(location)
     if item["type"] == "missing" and location == ("schema",):
-        return where, "`schema` is missing", f"write `schema: {SCHEMA}` in its first line"
+        return origin, "`schema` is missing", f"write `schema: {SCHEMA}` in its first line"
     if item["type"] != "extra_forbidden" and location == ("schema",):
-        return where, f"this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
-    problem, remedy = explained(item, location, Project)
-    return where, problem, remedy or "see the field's type with `tritonctl schema`"
+        return origin, f"this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
+    problem, remedy = explain_error(item, location, Project)
+    return origin, problem, remedy or "see the field's type with `tritonctl schema`"

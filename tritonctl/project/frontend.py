@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the project file that says how the OpenAI API is served."""
+"""The section of the project file for the OpenAI API."""
 
 from __future__ import annotations
 
@@ -13,67 +13,65 @@ from pydantic import Field, model_validator
 from tritonctl.project.base import AboveZero, Positive, Strict
 from tritonctl.project.server import Port, Tracing
 
-# As OpenAI's own and those of a hub; a colon would separate an adapter.
+# Names like OpenAI's or those of a hub; a colon separates an adapter.
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$", max_length=200)]
 
 
 class Ledger(Strict):
-    """Where several frontends keep one account for each tenant; one frontend needs none.
-
-    Redis 6.2 or later, or Valkey.
-    """
+    """A shared ledger of tenants' budgets for several frontends: Redis 6.2 or later, or Valkey."""
 
     redis: str = Field(
         description="e.g. redis://10.0.0.5:6379/0, rediss:// with TLS; never with a password",
         pattern=r"^rediss?://[^\s]+$",
     )
     password_file: Path | None = Field(
-        None, description="a file of one line, Redis' password", strict=False
+        None, description="file with Redis' password on one line", strict=False
     )
     ca: Path | None = Field(
-        None, description="the authority that signed Redis' certificate", strict=False
+        None, description="certificate authority of Redis' certificate", strict=False
     )
     when_unreachable: Literal["refuse", "allow"] = Field(
         "refuse",
-        description="refuse: 503 to tenants with limits until it answers again; allow: each "
-        "frontend counts for itself meanwhile",
+        description="refuse: tenants with limits get 503 until Redis answers again; allow: each "
+        "frontend counts separately meanwhile",
     )
 
     @model_validator(mode="after")
     def _no_secret(self) -> Self:
         if urlsplit(self.redis).password is not None:
-            raise ValueError("redis has a password in it: write it to a file, `password_file`")
+            raise ValueError("redis contains a password: write it to a file, `password_file`")
         return self
 
 
 class Upstream(Strict):
     """A server that the frontend sends requests to."""
 
-    host: str = Field(description="name or address; a name with several addresses is several")
-    grpc_port: Port = Field(8001, description="of inference over gRPC")
+    host: str = Field(description="name or address; each address of a name counts as a server")
+    grpc_port: Port = Field(8001, description="port of inference over gRPC")
     metrics_port: Port | None = Field(
-        8002, description="of its metrics, which say how busy it is; null: they are not read"
+        8002, description="port of the metrics that show the server's load; null: do not read them"
     )
 
     @property
     def url(self) -> str:
-        """`host:port` of gRPC."""
+        """The gRPC address `host:port`."""
         return f"{self.host}:{self.grpc_port}"
 
 
 class Pool(Strict):
-    """Replicas for requests up to a length; each length goes to the tightest pool that takes it."""
+    """Replicas for requests up to a length; a request goes to the tightest pool that fits."""
 
     upstreams: list[str] = Field(
-        description="of `frontend.upstreams`, as host:grpc_port", min_length=1
+        description="entries of `frontend.upstreams`, as host:grpc_port", min_length=1
     )
     most_tokens: Positive | None = Field(
         None,
-        description="of a request, its prompt and the answer that is expected; any when absent",
+        description="maximum tokens of a request's prompt and expected answer; unlimited when "
+        "absent",
     )
 
 
-# The markup of a family of checkpoints; `none`: tools are refused.
+# The tool-call markup of a family of checkpoints; `none`: tools are refused.
 ToolFormat = Literal[
     "none",
     "qwen_coder",
@@ -91,63 +89,78 @@ ToolFormat = Literal[
 ]
 
 
-# Where a model's thoughts begin: with <think> in its answer, or in the prompt already.
+# Start of a model's reasoning: with <think> in its answer, or already in the prompt.
 Reasoning = Literal["tags", "opened"]
+
+# System messages of a model whose chat template has no such role: part of the next user message.
+SystemMessages = Literal["prepend", "refuse"]
 
 
 class Frontend(Strict):
-    """The OpenAI API over the public models: `tritonctl frontend`, and `up` starts it."""
+    """The OpenAI API over the public models, started by `tritonctl frontend` and `up`."""
 
-    address: str = Field("127.0.0.1", description="loopback by default")
-    port: Port = Field(9000, description="of the HTTP API; 0 lets the system choose a free one")
+    address: str = Field("127.0.0.1", description="listening address; loopback by default")
+    port: Port = Field(9000, description="port of the HTTP API; 0: the system chooses a free one")
     aliases: dict[Alias, str] = Field(
         {},
-        description="further names of models, e.g. `gpt-4o-mini: speller`; "
-        "`MODEL:ADAPTER` for one with a LoRA adapter",
+        description="additional model names, e.g. `gpt-4o-mini: speller`; "
+        "`MODEL:ADAPTER` for a model with a LoRA adapter",
     )
     upstreams: list[Upstream] = Field(
-        [], description="the servers; the project's own, or the replicas of compose, when absent"
+        [], description="the servers; the project's server or its compose replicas when absent"
     )
     prefix_affinity: bool = Field(
         False,
-        description="prompts with an equal beginning go to one server, whose cache may have it, "
-        "as long as that one is not busier than the others",
+        description="send prompts with equal beginnings to the same server, which may have them "
+        "cached, unless it is busier than the others",
     )
     tool_formats: dict[str, ToolFormat] = Field(
         {},
-        description="how models call tools, by model; found in its chat template when absent",
+        description="tool-call format by model; detected in its chat template when absent",
     )
     reasoning: dict[str, Reasoning] = Field(
         {},
-        description="models whose thoughts go out as `reasoning_content`: `tags`, answers begin "
-        "with <think>; `opened`, their chat template has opened it; content when absent",
+        description="models whose reasoning is returned as `reasoning_content`: `tags`, answers "
+        "start with <think>; `opened`, the chat template opens it; content when absent",
+    )
+    system_messages: dict[str, SystemMessages] = Field(
+        {},
+        description="of models whose chat template has no system role: `prepend`, system messages "
+        "begin the next user message, also when absent; `refuse`: 400",
+    )
+    matryoshka: dict[str, bool] = Field(
+        {},
+        description="whether an embedding model was trained for shorter vectors: `dimensions` of a "
+        "request; read from its config.json and model card when absent",
     )
     max_body_bytes: Positive = Field(
-        10_000_000, description="longest request body; beyond: 413. The tokenizer takes as much"
+        10_000_000,
+        description="maximum request body, and maximum input of the tokenizer; beyond: 413",
     )
     body_timeout_seconds: AboveZero = Field(
-        30.0, description="for a request's head, and again for its body; beyond: 408"
+        30.0, description="timeout of a request's head, and again of its body; beyond: 408"
     )
     max_requests: Positive = Field(
-        1024, description="in flight; beyond: 429, before anything of the request is read"
+        1024,
+        description="maximum requests in flight, each once its body has been read; beyond: 429",
     )
     silence_seconds: AboveZero | None = Field(
         60.0,
-        description="an answer whose server says nothing for so long goes on at another one, or "
-        "fails; null: never",
+        description="timeout between tokens: the answer then continues on another server, or "
+        "fails; null: unlimited",
     )
 
     access_log: bool = Field(
-        True, description="a line of JSON for each request, without what was asked and answered"
+        True, description="log a line of JSON per request, without prompt and answer"
     )
     log_prompts: bool = Field(
-        False, description="the access log has prompts and answers, too: to debug, not to serve"
+        False, description="log prompts and answers too: for debugging, not for production"
     )
     tracing: Tracing | None = Field(
-        None, description="where traces go, by OpenTelemetry's GenAI conventions; none when absent"
+        None, description="export of traces by OpenTelemetry's GenAI conventions; off when absent"
     )
     ledger: Ledger | None = Field(
-        None, description="of tenants' budgets; in the process, for one frontend, when absent"
+        None, description="shared ledger of tenants' budgets; in process memory when absent"
     )
 
     @model_validator(mode="after")
@@ -158,32 +171,34 @@ class Frontend(Strict):
         return self
 
     def refuse_unknown_upstreams(self, model: str, pools: Mapping[str, Pool]) -> None:
-        """Raises ValueError for a pool of servers that are none, or for no long requests."""
-        known = [each.url for each in self.upstreams]
+        """Raise ValueError for pools with unknown upstreams, or without one for long requests."""
+        upstream_urls = [each.url for each in self.upstreams]
         for name, pool in pools.items():
             for url in pool.upstreams:
-                if url not in known:
-                    expected = f"one of {', '.join(known)}" if known else "none: there are none"
+                if url not in upstream_urls:
+                    expected = f"has {', '.join(upstream_urls)}" if upstream_urls else "is empty"
                     raise ValueError(
                         f"models.{model}.serving.pools.{name} names `{url}`; frontend.upstreams "
-                        f"has {expected}"
+                        f"{expected}"
                     )
         if pools and all(pool.most_tokens is not None for pool in pools.values()):
             raise ValueError(
-                f"models.{model}.serving.pools: no pool takes the longest requests; leave "
-                "`most_tokens` out of one"
+                f"models.{model}.serving.pools: no pool accepts the longest requests; omit "
+                "`most_tokens` in one"
             )
 
     def refuse_unknown_models(self, public: Collection[str]) -> None:
-        """Raises ValueError for an alias that is a model's name, or of a model that is none."""
-        for field in ("tool_formats", "reasoning"):
+        """Raise ValueError for a field with an unknown model, or an alias named like a model."""
+        for field in ("tool_formats", "reasoning", "system_messages", "matryoshka"):
             for model in getattr(self, field):
                 if model not in public:
-                    known = ", ".join(sorted(public))
-                    raise ValueError(f"{field} has `{model}`, expected one of {known}")
+                    model_names = ", ".join(sorted(public))
+                    raise ValueError(f"{field} has `{model}`, expected one of {model_names}")
         for alias, target in self.aliases.items():
             if alias in public:
                 raise ValueError(f"the alias `{alias}` is the name of a model")
             if target.partition(":")[0] not in public:
-                known = ", ".join(sorted(public))
-                raise ValueError(f"the alias `{alias}` is of `{target}`, expected one of {known}")
+                model_names = ", ".join(sorted(public))
+                raise ValueError(
+                    f"alias `{alias}`: unknown `{target}`, expected one of {model_names}"
+                )

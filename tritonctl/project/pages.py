@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project file's fields as a page: docs/reference/tritonctl-yaml.md, by `make reference`.
-
-Everything on it comes from the models, so the two cannot disagree.
-"""
+"""Generates docs/reference/tritonctl-yaml.md from the project file's models (`make reference`)."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ _HEAD = """\
 Every section and field. `tritonctl schema` prints the same as a JSON schema, for editors. A flag
 goes before the environment (`TRITONCTL_SERVER__GRPC_PORT`), a profile, the file and the default.
 """
-# What the first section is called; the others have the names of their models.
-_WHOLE = "The whole file"
+# Title of the first section; the other titles are the names of their models.
+_ROOT_TITLE = "The whole file"
 
 
 def page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     schema = Project.model_json_schema(by_alias=True)
-    sections = {_WHOLE: schema, **schema["$defs"]}
+    sections = {_ROOT_TITLE: schema, **schema["$defs"]}
     return "\n".join([_HEAD, *(_section(name, content) for name, content in sections.items())])
 
 
@@ -55,15 +52,15 @@ def _kinds(about: dict[str, Any]) -> Iterator[str]:
     elif "const" in about or "enum" in about:
         yield from (f"`{value}`" for value in about.get("enum", [about.get("const")]))
     elif "anyOf" in about or "oneOf" in about:
-        for one in about.get("anyOf") or about["oneOf"]:
-            if one != {"type": "null"}:
-                yield from _kinds(one)
+        for alternative in about.get("anyOf") or about["oneOf"]:
+            if alternative != {"type": "null"}:
+                yield from _kinds(alternative)
     elif about.get("type") == "array":
         yield f"list of {' or '.join(_kinds(about.get('items', {}))) or 'any'}"
     elif about.get("type") == "object":
         values = [*about.get("patternProperties", {}).values(), about.get("additionalProperties")]
         inside = [kind for value in values if isinstance(value, dict) for kind in _kinds(value)]
-        # Of free content, one level down.
+        # Free content nested one level down.
         free = all(kind.endswith(" by name") for kind in inside)
         yield f"{'anything' if free else ' or '.join(inside)} by name"
     elif "type" in about:
@@ -72,8 +69,8 @@ def _kinds(about: dict[str, Any]) -> Iterator[str]:
 
 def _bounds(about: dict[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    found = [f"{sign} {about[key]:g}" for key, sign in signs.items() if key in about]
-    return f" {', '.join(found)}" if found else ""
+    bounds = [f"{sign} {about[key]:g}" for key, sign in signs.items() if key in about]
+    return f" {', '.join(bounds)}" if bounds else ""
 
 
 def _default(about: dict[str, Any], required: bool) -> str:

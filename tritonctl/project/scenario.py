@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`loadtests:` of the project file: what is sent to a model, when, and for how long.
+"""`loadtests:` of the project file: requests, schedule and duration of a load test.
 
-Pure schema; `tritonctl.loadtest.run.plan` makes a load plan of it, which the generators in
-`loadtests/` carry out. They check plans with the schema that `loadtest.run.plan_schema` makes of
-this.
+`tritonctl.loadtest.run.plan` converts this schema to a load plan for the generators in
+`loadtests/`. They validate plans with a schema that `loadtest.run.plan_schema` derives from this
+one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tritonctl.project.base import (
 class Normal(Strict):
     """Normal distribution."""
 
-    mean: NotNegative = Field(description="its centre")
-    std: NotNegative = Field(description="standard deviation; what falls below 0 counts as 0")
+    mean: NotNegative = Field(description="mean")
+    std: NotNegative = Field(description="standard deviation; values below 0 count as 0")
 
 
 class LogNormal(Strict):
     """Log-normal distribution: many short ones, few long ones."""
 
-    median: AboveZero = Field(description="half of the numbers are below it")
+    median: AboveZero = Field(description="median")
     sigma: NotNegative = Field(description="standard deviation of the logarithm")
 
 
 class Exponential(Strict):
     """Exponential distribution."""
 
-    mean: AboveZero = Field(description="average of the numbers")
+    mean: AboveZero = Field(description="mean")
 
 
 class Choice(Strict):
@@ -55,12 +55,12 @@ class Choice(Strict):
         if self.weights is not None and len(self.weights) != len(self.values):
             raise ValueError(f"{len(self.weights)} weights for {len(self.values)} values")
         if self.weights is not None and sum(self.weights) <= 0:
-            raise ValueError("every weight is 0: nothing could be drawn")
+            raise ValueError("all weights are 0")
         return self
 
 
 class Distribution(Strict):
-    """Where numbers are drawn from: exactly one of these."""
+    """A distribution of numbers: exactly one of these."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -69,19 +69,19 @@ class Distribution(Strict):
     )
     normal: Normal | None = Field(None, description="around a mean")
     lognormal: LogNormal | None = Field(None, description="many short ones, few long ones")
-    exponential: Exponential | None = Field(None, description="falling off from 0")
-    choice: Choice | None = Field(None, description="one of given numbers")
+    exponential: Exponential | None = Field(None, description="decreasing from 0")
+    choice: Choice | None = Field(None, description="one of several numbers")
     file: Path | None = Field(
-        None, description="a number per line; one is drawn each time", strict=False
+        None, description="file with a number per line, drawn at random", strict=False
     )
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         kinds = sorted(type(self).model_fields)
-        given = [kind for kind in kinds if getattr(self, kind) is not None]
-        if len(given) != 1:
-            which = f"{' and '.join(given)} are given" if given else "none is given"
-            raise ValueError(f"needs exactly one of {', '.join(kinds)}; {which}")
+        chosen = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(chosen) != 1:
+            detail = f"{' and '.join(chosen)} are given" if chosen else "none is given"
+            raise ValueError(f"needs exactly one of {', '.join(kinds)}; {detail}")
         if self.uniform is not None and self.uniform[0] > self.uniform[1]:
             raise ValueError(f"uniform: {self.uniform[0]:g} is above {self.uniform[1]:g}")
         return self
@@ -104,9 +104,9 @@ class Cancel(Strict):
         json_schema_extra={"oneOf": [{"required": ["after_tokens"]}, {"required": ["after_ms"]}]}
     )
 
-    share: Share = Field(1, description="of the requests of this class")
-    after_tokens: Positive | None = Field(None, description="tokens that it has received")
-    after_ms: AboveZero | None = Field(None, description="milliseconds since it was sent")
+    share: Share = Field(1, description="share of the class's requests that are cancelled")
+    after_tokens: Positive | None = Field(None, description="cancel after so many tokens")
+    after_ms: AboveZero | None = Field(None, description="cancel after so many milliseconds")
 
     @model_validator(mode="after")
     def _knows_when(self) -> Self:
@@ -119,61 +119,61 @@ class RequestClass(Strict):
     """One class of requests."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] = Field(
-        "default", description="what records, figures and traces call it"
+        "default", description="name in records, figures and traces"
     )
-    weight: AboveZero = Field(1, description="how often it is drawn, compared with the others")
+    weight: AboveZero = Field(1, description="relative frequency among the classes")
     prompts: Path = Field(
         description="JSON lines with text_input or messages (kind tensors: inputs: {name: {shape, "
         "datatype, data}}), or a .txt file with a prompt per line",
         strict=False,
     )
     order: Literal["shuffled", "sequential", "random"] = Field(
-        "shuffled", description="random: drawn with replacement; the others start again at the end"
+        "shuffled", description="random: drawn with replacement; others start over at the end"
     )
-    max_tokens: Number | None = Field(None, description="a number or a distribution")
+    max_tokens: Number | None = Field(None, description="number or distribution")
     input_tokens: Number | None = Field(
-        None, description="prompts are cut or repeated to about this many words"
+        None, description="cut or repeat prompts to about this many words"
     )
     parameters: dict[str, Any] = Field(
-        {}, description="further tensors of the request by name, e.g. {temperature: 0}"
+        {}, description="additional request tensors by name, e.g. {temperature: 0}"
     )
-    stream: bool = Field(True, description="the answer comes token by token")
+    stream: bool = Field(True, description="stream the answer")
     priority: Annotated[int, Field(ge=1, lt=2**32)] | None = Field(
-        None, description="Triton's request parameter; 1 goes first"
+        None, description="Triton's request parameter; 1 is highest"
     )
-    cancel: Cancel | None = Field(None, description="clients that leave early; none when absent")
+    cancel: Cancel | None = Field(None, description="clients that cancel; none when absent")
     turns: Number | None = Field(
-        None, description="turns of a chat; each sends the earlier answers along"
+        None, description="turns of a chat; each sends the earlier answers too"
     )
-    think_seconds: Number | None = Field(None, description="between the turns of a chat")
+    think_seconds: Number | None = Field(None, description="pause between the turns of a chat")
 
 
 class Closed(Strict):
     """A fixed number of users; each waits for the answer before the next request."""
 
-    process: Literal["closed"] = Field(description="users who wait for their answers")
-    concurrency: Positive = Field(description="users at the same time")
-    think_seconds: Number = Field(0, description="between an answer and the next request")
+    process: Literal["closed"] = Field(description="closed loop of users")
+    concurrency: Positive = Field(description="number of parallel users")
+    think_seconds: Number = Field(0, description="pause between an answer and the next request")
 
 
 class Constant(Strict):
     """Evenly spaced requests."""
 
-    process: Literal["constant"] = Field(description="an even rate")
+    process: Literal["constant"] = Field(description="constant rate")
     rate: AboveZero = Field(description="requests per second")
 
 
 class Poisson(Strict):
     """Independent clients: exponential gaps."""
 
-    process: Literal["poisson"] = Field(description="a random rate, as of independent clients")
+    process: Literal["poisson"] = Field(description="random arrivals of independent clients")
     rate: AboveZero = Field(description="requests per second")
 
 
 class Gamma(Strict):
-    """Gamma-distributed gaps: bursts where cv is above 1."""
+    """Gamma-distributed gaps: bursts if cv is above 1."""
 
-    process: Literal["gamma"] = Field(description="a rate with bursts")
+    process: Literal["gamma"] = Field(description="arrivals in bursts")
     rate: AboveZero = Field(description="requests per second")
     cv: AboveZero = Field(description="coefficient of variation of the gaps; 1 is poisson")
 
@@ -181,7 +181,7 @@ class Gamma(Strict):
 class Ramp(Strict):
     """A rate that changes linearly over the duration."""
 
-    process: Literal["ramp"] = Field(description="a rate that changes evenly")
+    process: Literal["ramp"] = Field(description="linearly changing rate")
     from_: NotNegative = Field(alias="from", description="requests per second at the start")
     to: NotNegative = Field(description="requests per second at the end")
 
@@ -195,25 +195,25 @@ class Ramp(Strict):
 class Spike(Strict):
     """A rate with one peak."""
 
-    process: Literal["spike"] = Field(description="a rate with one peak")
+    process: Literal["spike"] = Field(description="constant rate with one peak")
     rate: AboveZero = Field(description="requests per second outside the peak")
-    peak: AboveZero = Field(description="requests per second in it")
-    at_seconds: NotNegative = Field(description="when the peak begins")
-    for_seconds: AboveZero = Field(description="how long the peak lasts")
+    peak: AboveZero = Field(description="requests per second in the peak")
+    at_seconds: NotNegative = Field(description="start of the peak")
+    for_seconds: AboveZero = Field(description="duration of the peak")
 
 
 class RateStep(Strict):
-    """A rate and how long it holds."""
+    """A rate with its duration."""
 
     rate: NotNegative = Field(description="requests per second")
-    seconds: AboveZero = Field(description="how long this rate holds")
+    seconds: AboveZero = Field(description="duration of this rate")
 
 
 class Steps(Strict):
-    """Rates one after the other."""
+    """Several rates in sequence."""
 
-    process: Literal["steps"] = Field(description="several rates in turn")
-    steps: list[RateStep] = Field(description="in their order", min_length=1)
+    process: Literal["steps"] = Field(description="several rates in sequence")
+    steps: list[RateStep] = Field(description="the rates in order", min_length=1)
 
     @model_validator(mode="after")
     def _sends_something(self) -> Self:
@@ -225,12 +225,12 @@ class Steps(Strict):
 class Trace(Strict):
     """Requests at recorded times."""
 
-    process: Literal["trace"] = Field(description="times that were recorded")
+    process: Literal["trace"] = Field(description="recorded times")
     file: Path = Field(
-        description='JSON lines: {"at": seconds} and, if wanted, class, max_tokens, text_input',
+        description='JSON lines: {"at": seconds} and optionally class, max_tokens, text_input',
         strict=False,
     )
-    speed: AboveZero = Field(1, description="2: twice as fast as it was recorded")
+    speed: AboveZero = Field(1, description="playback speed; 2: twice as fast as recorded")
 
 
 Arrivals = Annotated[
@@ -244,54 +244,54 @@ Protocol = Literal["grpc", "http"]
 
 
 class Users(Strict):
-    """Who asks: each request is one user's, as a gateway that tells users apart sees it."""
+    """Users of the requests, for a gateway that distinguishes users."""
 
     header: HeaderName = Field(
-        description="request header that holds the user, as `rollout.user_header`"
+        description="request header with the user, as in `rollout.user_header`"
     )
-    count: Positive = Field(1000, description="different users; each request's is drawn, evenly")
+    count: Positive = Field(1000, description="number of users, drawn uniformly for each request")
 
 
 class Load(Strict):
-    """What a load test of the project file and a load plan have in common."""
+    """Fields that load tests of the project file and load plans share."""
 
-    model: str = Field(description="a model of this project, or any other on the server")
+    model: str = Field(description="a model of this project, or another one on the server")
     kind: Literal["text", "tensors"] = Field(
-        "text", description="text: a streamed answer; tensors: one answer, inputs from the prompts"
+        "text", description="text: streamed answer; tensors: one answer, inputs from the prompts"
     )
     arrivals: Arrivals = Field(description="when requests are sent")
     duration_seconds: AboveZero | None = Field(
-        None, description="of the schedule; 30 unless `count`, steps or a trace say it"
+        None, description="duration of the schedule; 30 unless `count`, steps or a trace set it"
     )
-    count: Positive | None = Field(None, description="requests, instead of a duration")
+    count: Positive | None = Field(None, description="number of requests, instead of a duration")
     seed: Annotated[int, Field(ge=0)] = Field(
-        1, description="of everything random: the same seed sends the same requests"
+        1, description="random seed: the same seed sends the same requests"
     )
-    timeout_seconds: AboveZero = Field(60, description="of one request; after that it has failed")
+    timeout_seconds: AboveZero = Field(60, description="timeout of a request; then it has failed")
     cool_down_seconds: NotNegative = Field(
         30,
-        description="how long requests in flight may take at the end; then they count as abandoned",
+        description="time for requests in flight at the end; then they count as abandoned",
     )
-    users: Users | None = Field(None, description="who asks; nobody in particular when absent")
+    users: Users | None = Field(None, description="users of the requests; anonymous when absent")
     resumes: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="how often an answer whose connection breaks goes on, by `resume_ids`, at the "
-        "same endpoint; text by gRPC only",
+        description="maximum resumptions of an answer after a broken connection, by `resume_ids` "
+        "at the same endpoint; only text over gRPC",
     )
 
     @model_validator(mode="after")
     def _ends_in_one_way(self) -> Self:
         if self.duration_seconds is not None and self.count is not None:
-            raise ValueError("duration_seconds and count are both given: keep one")
+            raise ValueError("duration_seconds and count are both set: keep one")
         process = self.arrivals.process
         if process == "ramp" and self.count is not None:
-            raise ValueError("a ramp needs duration_seconds, not count: it says how steep it is")
+            raise ValueError("a ramp needs duration_seconds for its slope, not count")
         return self
 
     @model_validator(mode="after")
     def _resumes_text(self) -> Self:
         if self.resumes and self.kind != "text":
-            raise ValueError("resumes: only for kind text; leave it out")
+            raise ValueError("resumes: only for kind text; omit it")
         return self
 
 
@@ -299,20 +299,22 @@ class Scenario(Load):
     """A load test."""
 
     protocol: Protocol = Field("grpc", description="http: generate, generate_stream")
-    requests: list[RequestClass] = Field(description="drawn by weight", min_length=1)
-    slo: Slo | None = Field(None, description="instead of the model's own")
-    workers: Positive = Field(1, description="generator processes")
+    requests: list[RequestClass] = Field(
+        description="classes of requests, drawn by weight", min_length=1
+    )
+    slo: Slo | None = Field(None, description="targets, instead of the model's")
+    workers: Positive = Field(1, description="number of generator processes")
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [request.name for request in self.requests]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
-            raise ValueError(f"two classes of requests are called {', '.join(repeated)}")
+            raise ValueError(f"two classes of requests have the name {', '.join(repeated)}")
         return self
 
     @model_validator(mode="after")
     def _resumes_over_grpc(self) -> Self:
         if self.resumes and self.protocol != "grpc":
-            raise ValueError("resumes: HTTP tells no token ids to go on from; use protocol grpc")
+            raise ValueError("resumes: HTTP returns no token ids to resume from; use protocol grpc")
         return self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads YAML with line numbers, so that errors name file and line."""
+"""Reads YAML with line numbers for error messages."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Location = tuple[str | int, ...]
 _MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
 _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _TEXT = "tag:yaml.org,2002:str"
-# libyaml's, where PyYAML was built with it: fourteen times as fast, and it bounds the nesting.
+# libyaml's loader, if PyYAML has it: fourteen times as fast, and it limits the nesting.
 _FASTEST: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass
 class YamlSource:
-    """A parsed YAML file: plain data and, for each location in it, the line (from 1)."""
+    """A parsed YAML file."""
 
     path: Path
     data: dict[str, Any]
-    lines: dict[Location, int] = field(default_factory=dict)
+    lines: dict[Location, int] = field(default_factory=dict)  # from 1
 
-    def where(self, location: Location) -> str:
-        """`file:line` of a location, or of the nearest enclosing one in the file."""
+    def line_of(self, location: Location) -> str:
+        """Return `file:line` of a location, or of the nearest enclosing one in the file."""
         for length in range(len(location), -1, -1):
             line = self.lines.get(location[:length])
             if line is not None:
@@ -57,7 +57,7 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{path} does not exist", remedy="create one with `tritonctl init`"
+            f"{path} does not exist", remedy="create it with `tritonctl init`"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
@@ -66,7 +66,7 @@ def _read_text(path: Path) -> str:
 
 
 def _compose(path: Path, text: str) -> yaml.Node | None:
-    with suppress(yaml.YAMLError):  # the other parser says what is wrong
+    with suppress(yaml.YAMLError):  # the Python parser has better messages
         return yaml.compose(text, Loader=_FASTEST)
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -80,21 +80,21 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
         ) from error
 
 
-def _check(node: yaml.Node, source: YamlSource, finished: dict[int, bool]) -> None:
+def _check(node: yaml.Node, source: YamlSource, checked: dict[int, bool]) -> None:
     """Refuse tags, duplicate keys, and anchors that contain themselves.
 
     `finished` maps each visited node to whether its check is complete.
     """
-    if not finished.setdefault(id(node), False):
+    if not checked.setdefault(id(node), False):
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN:
             raise _malformed(node, source, f"tag {node.tag}")
         if isinstance(node, yaml.MappingNode):
             _refuse_duplicates(node, source)
         for child in _children(node):
-            if finished.get(id(child)) is False:
+            if checked.get(id(child)) is False:
                 raise _malformed(child, source, "this anchor contains itself")
-            _check(child, source, finished)
-        finished[id(node)] = True
+            _check(child, source, checked)
+        checked[id(node)] = True
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:
@@ -142,7 +142,7 @@ def _mapping(node: yaml.MappingNode, location: Location, source: YamlSource) -> 
 
 
 def _scalar(node: yaml.Node, source: YamlSource) -> Any:
-    if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):  # nearly all of them
+    if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):  # fast path for most scalars
         return node.value
     try:
         return SafeConstructor().construct_object(node, deep=True)

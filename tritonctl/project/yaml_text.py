@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML to be read by people: keys in their order, texts of several lines as blocks, no anchors."""
+"""Writes readable YAML: keys in order, multi-line texts as blocks, no anchors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 
 def yaml_text(data: Any, *, flat_leaves: bool = False) -> str:
-    """The data as a YAML document; flat_leaves: collections of plain values in one line."""
+    """Return data as a YAML document; `flat_leaves` puts collections of scalars on one line."""
     flow = None if flat_leaves else False
     return yaml.dump(
         data,

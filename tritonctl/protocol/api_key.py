@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API key of a gateway: read from its file, sent with every call, in the clear only if allowed.
+"""A gateway's API key: read from its file, sent with every call, without TLS only if allowed.
 
     with TritonClient("gateway:8080", tls=tls, api_key=ApiKey("keys/alice")) as client:
         ...
 
-Only the path is ever stored or passed on; load generators read the same file themselves.
+Only the path is stored or passed on; load generators read the same file themselves.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class ApiKey:
-    """The first line of `file`. in_clear: send it to other machines without TLS, too."""
+    """The first line of `file`."""
 
     file: str | Path
-    in_clear: bool = False
+    in_clear: bool = False  # allow other machines without TLS
 
     def metadata(self, url: str, *, encrypted: bool) -> Metadata:
-        """The metadata of each call to host:port; reads the file.
+        """Read the file and return the metadata for calls to host:port.
 
-        Raises UsageError for a key that others could read in transit, HostError for a file that
-        cannot be read or holds no key.
+        Raises UsageError if others could read the key in transit, HostError if the file is
+        unreadable or contains no key.
         """
         on_this_machine = url.startswith("unix:") or is_loopback(url.rpartition(":")[0])
         if not (encrypted or self.in_clear or on_this_machine):
@@ -42,16 +42,16 @@ class ApiKey:
         return ((HEADER, self._read()),)
 
     def check(self) -> None:
-        """Raise HostError for a file that cannot be read or holds no key."""
+        """Raise HostError if the file is unreadable or contains no key."""
         self._read()
 
     def _read(self) -> str:
         try:
             text = Path(self.file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not text"
+            detail = error.strerror if isinstance(error, OSError) else "not text"
             raise HostError(
-                f"the API key file {self.file} cannot be read: {why}",
+                f"the API key file {self.file} cannot be read: {detail}",
                 remedy="check the path and its permissions (--api-key-file, "
                 "TRITONCTL_API_KEY_FILE)",
             ) from error

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows packed into requests, and what becomes of a request that fails. It waits for nothing.
+"""Pack rows into requests, and decide about failed requests. It does no waiting or I/O.
 
-Rows of similar length share a request, so that little of it is padding. A request that the server
-refuses is sent again in two parts, down to the row to blame: that one alone has an error. A busy
-or restarting server is asked again, after pauses, for so long as was agreed.
+Rows of similar length share a request, to reduce padding. A refused request is split in two and
+sent again, until only the row that causes the error fails. Requests to a busy or restarting server
+are retried after pauses, for `Delivery.retry_seconds`.
 """
 
 from __future__ import annotations
@@ -18,169 +18,180 @@ from typing import Any
 import grpc
 
 from tritonctl.errors import RequestRejectedError, ServerBusyError, StepGoneError, TritonctlError
-from tritonctl.protocol.delivery import USUAL, Delivery
+from tritonctl.protocol.delivery import DEFAULT_DELIVERY, Delivery
 from tritonctl.protocol.error_map import connection_broke
-from tritonctl.protocol.tasks import Result, Row, RowOptions, ServedTask, read_rows, rows_request
+from tritonctl.protocol.tasks import (
+    Result,
+    RowOptions,
+    ServedTask,
+    TaskRow,
+    read_rows,
+    rows_request,
+)
 
-# Rows are sorted by length among so many requests' worth.
+# Rows of this many requests are sorted by length together.
 SORTED_BATCHES = 16
-MOST_BYTES = 8 << 20
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# What a model says of the rows in a request. UNKNOWN and INTERNAL: of models that name no code.
-_OF_ROWS = {
+MAX_REQUEST_BYTES = 8 << 20
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 2.0
+# Errors of a model about its rows. UNKNOWN and INTERNAL: from models that set no code.
+_ROW_ERRORS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
 }
 
-# How our steps name an item of a request: python_backends/tasklib/item_errors.py.
+# How our steps name a request's item: python_backends/tasklib/item_errors.py.
 _ITEM = re.compile(r"\w\[(\d+)\]")
 
-Outcome = tuple[Row, Result | TritonctlError]
+Outcome = tuple[TaskRow, Result | TritonctlError]
 
 
 @dataclass(eq=False)
 class Batch:
-    """Rows of one request. `failing_since`: seconds of the clock; `due`: not to be sent before."""
+    """Rows of one request. Times are seconds of the clock."""
 
-    rows: list[Row]
+    rows: list[TaskRow]
     attempts: int = 0
     failing_since: float = 0.0
-    due: float = 0.0
+    due: float = 0.0  # when it may be sent
 
 
 @dataclass
 class Batches:
-    """Rows that wait for a request, and requests to be sent. Times are seconds of one clock."""
+    """Waiting rows, and requests to send. Times are seconds of one clock."""
 
-    served: ServedTask
+    served_task: ServedTask
     options: RowOptions = field(default_factory=RowOptions)
-    delivery: Delivery = USUAL
-    _waiting: deque[Row] = field(default_factory=deque)
+    delivery: Delivery = DEFAULT_DELIVERY
+    _waiting: deque[TaskRow] = field(default_factory=deque)
     _ready: deque[Batch] = field(default_factory=deque)
-    _again: list[Batch] = field(default_factory=list)
+    _retries: list[Batch] = field(default_factory=list)
     _answered_at: float = 0.0
 
     def __post_init__(self) -> None:
-        """No request has more rows than the model takes."""
-        most = max(self.served.max_rows, 1)
-        self._rows = min(self.delivery.rows or most, most)
+        """Limit requests to the rows that the model takes."""
+        max_rows = max(self.served_task.max_rows, 1)
+        self._rows = min(self.delivery.rows or max_rows, max_rows)
         self._allowed = float(self.delivery.in_flight)
 
     @property
     def allowed(self) -> int:
-        """Requests at once: fewer than agreed since the server's queue was full."""
+        """Maximum concurrent requests; reduced while the server's queue is full."""
         return int(self._allowed)
 
     @property
     def window(self) -> int:
-        """Rows that are sorted together: with fewer at hand there is more padding."""
+        """Number of rows that are sorted together; fewer rows cause more padding."""
         return self._rows * SORTED_BATCHES
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to be sent."""
-        return not (self._waiting or self._ready or self._again)
+        """Whether all rows have been sent."""
+        return not (self._waiting or self._ready or self._retries)
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Rows to ask for."""
+    def add(self, rows: Iterable[TaskRow]) -> None:
+        """Add rows to send."""
         self._waiting.extend(rows)
 
     def take(self, now: float, *, more: bool = False) -> Batch | None:
-        """The next request to send; None where there is none, or not yet.
+        """Return the next request to send; None if none is due.
 
-        more: whether rows are still to come, so that a request that they would fill may wait.
+        more: further rows will follow, so an incomplete request may wait for them.
         """
-        due = next((batch for batch in self._again if batch.due <= now), None)
+        due = next((batch for batch in self._retries if batch.due <= now), None)
         if due is not None:
-            self._again.remove(due)
+            self._retries.remove(due)
             return due
         if not self._ready and self._waiting and not (more and len(self._waiting) < self._rows):
             self._ready.extend(self._cut())
         return self._ready.popleft() if self._ready else None
 
     def pause(self, now: float) -> float | None:
-        """Seconds until a request is to be sent again; None where none is."""
-        return max(0.0, min(batch.due for batch in self._again) - now) if self._again else None
+        """Return the seconds until the next retry; None without retries."""
+        return max(0.0, min(batch.due for batch in self._retries) - now) if self._retries else None
 
     def request(self, batch: Batch) -> Any:
-        """Its ModelInferRequest."""
-        request = rows_request(self.served, batch.rows, self.options)
+        """Build the ModelInferRequest of a batch."""
+        request = rows_request(self.served_task, batch.rows, self.options)
         if self.delivery.priority is not None:
             request.parameters["priority"].uint64_param = self.delivery.priority
         return request
 
-    def answered(self, batch: Batch, response: Any, now: float) -> list[Outcome]:
-        """The outcome of each row. Raises ServerError for an answer without its tensors."""
+    def on_response(self, batch: Batch, response: Any, now: float) -> list[Outcome]:
+        """Return the outcome of each row. Raises ServerError for a response without its tensors."""
         self._answered_at = now
         self._allowed = min(self._allowed + 1 / self._allowed, self.delivery.in_flight)
-        if self.delivery.heard is not None:
-            self.delivery.heard(response.model_version)
-        results = read_rows(self.served, response, len(batch.rows))
+        if self.delivery.on_version is not None:
+            self.delivery.on_version(response.model_version)
+        results = read_rows(self.served_task, response, len(batch.rows))
         return list(zip(batch.rows, results, strict=True))
 
-    def failed(
-        self, batch: Batch, error: Any, explained: TritonctlError, now: float
+    def on_error(
+        self, batch: Batch, error: Any, tritonctl_error: TritonctlError, now: float
     ) -> list[Outcome]:
-        """What a grpc.RpcError, and our error for it, decide: outcomes, or requests to send again.
+        """Handle a grpc.RpcError: return outcomes, or schedule retries.
 
-        Raises `explained` where asking again has no prospect.
+        Raises `tritonctl_error`, the converted error, if a retry is pointless.
         """
-        gone = connection_broke(error) or error.code() == grpc.StatusCode.CANCELLED  # not by us
-        if gone or isinstance(explained, ServerBusyError | StepGoneError):
-            self._send_later(batch, explained, now)
+        lost_connection = (
+            connection_broke(error) or error.code() == grpc.StatusCode.CANCELLED
+        )  # not by us
+        if lost_connection or isinstance(tritonctl_error, ServerBusyError | StepGoneError):
+            self._send_later(batch, tritonctl_error, now)
             return []
-        if error.code() not in _OF_ROWS:
-            raise explained
+        if error.code() not in _ROW_ERRORS:
+            raise tritonctl_error
         if len(batch.rows) > 1:
-            self._ready.extendleft(Batch(rows) for rows in _apart(batch.rows, error.details()))
+            self._ready.extendleft(Batch(rows) for rows in _split(batch.rows, error.details()))
             return []
-        if not isinstance(explained, RequestRejectedError):
-            explained = RequestRejectedError(
-                f"{self.served.model} failed: {error.details()}",
+        if not isinstance(tritonctl_error, RequestRejectedError):
+            tritonctl_error = RequestRejectedError(
+                f"{self.served_task.model} failed: {error.details()}",
                 remedy="`tritonctl logs` may say more; the other items are not affected",
             )
-        return [(batch.rows[0], explained)]
+        return [(batch.rows[0], tritonctl_error)]
 
-    def _send_later(self, batch: Batch, explained: TritonctlError, now: float) -> None:
+    def _send_later(self, batch: Batch, tritonctl_error: TritonctlError, now: float) -> None:
         since = batch.failing_since = batch.failing_since or now
-        if isinstance(explained, ServerBusyError):
-            # Busy with others' requests, or with our own: it is no failure while it answers those.
+        if isinstance(tritonctl_error, ServerBusyError):
+            # The server is busy, with our requests or others'. While it answers, it has not failed.
             since = max(since, self._answered_at)
             self._allowed = max(self._allowed - 1, 1.0)
         if now - since >= self.delivery.retry_seconds:
-            raise explained
-        pause = min(_FIRST_PAUSE * 2.0 ** min(batch.attempts, 8), _LONGEST_PAUSE)
+            raise tritonctl_error
+        pause = min(_FIRST_PAUSE * 2.0 ** min(batch.attempts, 8), _MAX_PAUSE)
         batch.attempts += 1
         batch.due = now + pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads requests
-        self._again.append(batch)
+        self._retries.append(batch)
 
     def _cut(self) -> Iterator[Batch]:
-        """Those that wait, as many as are sorted together, in requests; the longest first."""
+        """Pack a window of waiting rows into requests, the longest rows first."""
         count = min(len(self._waiting), self.window)
-        alike: dict[tuple[str, ...], list[Row]] = {}
+        rows_by_inputs: dict[tuple[str, ...], list[TaskRow]] = {}
         for row in (self._waiting.popleft() for _ in range(count)):
-            alike.setdefault(tuple(row.tensors), []).append(row)
-        for rows in alike.values():
+            rows_by_inputs.setdefault(tuple(row.tensors), []).append(row)
+        for rows in rows_by_inputs.values():
             rows.sort(key=lambda row: row.size, reverse=True)
-            yield from self._packed(rows)
+            yield from self._pack(rows)
 
-    def _packed(self, rows: list[Row]) -> Iterator[Batch]:
-        batch: list[Row] = []
+    def _pack(self, rows: list[TaskRow]) -> Iterator[Batch]:
+        rows_of_batch: list[TaskRow] = []
         size = 0
         for row in rows:
-            if batch and (len(batch) == self._rows or size + row.size > MOST_BYTES):
-                yield Batch(batch)
-                batch, size = [], 0
-            batch.append(row)
+            if rows_of_batch and (
+                len(rows_of_batch) == self._rows or size + row.size > MAX_REQUEST_BYTES
+            ):
+                yield Batch(rows_of_batch)
+                rows_of_batch, size = [], 0
+            rows_of_batch.append(row)
             size += row.size
-        yield Batch(batch)
+        yield Batch(rows_of_batch)
 
 
-def _apart(rows: list[Row], reason: str) -> tuple[list[Row], list[Row]]:
-    """The row that the server names and the others, or two halves."""
-    named = _ITEM.search(reason or "")
-    if named and (index := int(named[1])) < len(rows):
+def _split(rows: list[TaskRow], reason: str) -> tuple[list[TaskRow], list[TaskRow]]:
+    """Separate the row that the server names, else split the rows in half."""
+    match = _ITEM.search(reason or "")
+    if match and (index := int(match[1])) < len(rows):
         return [rows[index]], rows[:index] + rows[index + 1 :]
     half = len(rows) // 2
     return rows[:half], rows[half:]

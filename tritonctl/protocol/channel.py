@@ -5,7 +5,7 @@
     with TritonClient("127.0.0.1:8001", tls=tls) as client:
         ...
 
-Load generators run in a process of their own and get the same paths in their plan.
+Load generators run in separate processes and get the same paths in their plan.
 """
 
 from __future__ import annotations
@@ -26,40 +26,35 @@ from tritonctl.protocol.restrictions import grpc_metadata
 
 _HEADER = re.compile(r"(?!grpc-)[a-z0-9][a-z0-9-]*(?<!-bin)")
 _OPTIONS: tuple[tuple[str, Any], ...] = (
-    # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
+    # Text may be longer than gRPC's default limit of 4 MiB; Triton has no such limit.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     # Reconnect within a second to a server that comes back; gRPC's default is up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-# An address as most people give it; gRPC knows more: unix:PATH, dns:///NAME, a name without a port.
+# The usual form of an address. gRPC has others: unix:PATH, dns:///NAME, a name without a port.
 _HOST_AND_PORT = re.compile(r"(?:\[[\w:.%-]+\]|[\w.-]+):([0-9]{1,5})", re.ASCII)
-_MOST_PORT = 65535
-# Where gRPC looks for a proxy.
+_MAX_PORT = 65535
+# The variables that gRPC reads for a proxy.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 @dataclass(frozen=True)
 class ClientTls:
-    """PEM files that a client uses; only their paths are ever stored or passed on.
+    """PEM files of a client; only their paths are stored or passed on."""
 
-    ca: the authority that it trusts, by default gRPC's own list. certificate, key: for servers that
-    ask the client for one. server_name: the name in the server's certificate where that is not the
-    name or address that is dialled.
-    """
-
-    ca: str | Path | None = None
-    certificate: str | Path | None = None
+    ca: str | Path | None = None  # the trusted authority; None: gRPC's list
+    certificate: str | Path | None = None  # for servers that require a client certificate
     key: str | Path | None = None
-    server_name: str | None = None
+    server_name: str | None = None  # the certificate's name, if it differs from the address
 
     def to_record(self) -> dict[str, str | None]:
-        """As plain data."""
+        """Convert to plain data."""
         return {name: value and str(value) for name, value in asdict(self).items()}
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What gRPC needs, read now. Raises HostError for a file that cannot be read."""
+        """Read the files as gRPC credentials. Raises HostError for an unreadable file."""
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.ca),
             private_key=_read(self.key),
@@ -69,20 +64,17 @@ class ClientTls:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A gRPC port and what calls to it need: TLS, a gateway's key, the token of our own server.
-
-    headers: go with each call, such as who asks.
-    """
+    """A gRPC port with the credentials for calls to it."""
 
     url: str
     tls: ClientTls | None = None
-    token: str = ""
-    api_key: ApiKey | None = None
-    headers: Metadata = ()
+    token: str = ""  # of a server that this project started
+    api_key: ApiKey | None = None  # of a gateway
+    headers: Metadata = ()  # sent with each call, such as the user's name
 
     @property
     def metadata(self) -> Metadata:
-        """What goes with every call. Raises UsageError or HostError for a key that cannot go."""
+        """Metadata of every call. Raises UsageError or HostError if the key cannot be sent."""
         if self.api_key is None:
             return self.headers
         key = self.api_key.metadata(self.url, encrypted=self.tls is not None)
@@ -90,29 +82,29 @@ class Endpoint:
 
     @property
     def admin_metadata(self) -> Metadata:
-        """What goes with calls of restricted protocols, such as loading a model."""
+        """Metadata of calls to restricted protocols, such as loading a model."""
         return (*self.metadata, *grpc_metadata(self.token))
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is a host and its port, with no proxy in between."""
-        place = _HOST_AND_PORT.fullmatch(self.url)
-        if place is None or int(place[1]) > _MOST_PORT:
+        """Whether the address is a host and port that is reached without a proxy."""
+        match = _HOST_AND_PORT.fullmatch(self.url)
+        if match is None or int(match[1]) > _MAX_PORT:
             return False
-        return self._is_here or not any(os.environ.get(name) for name in _PROXIES)
+        return self._is_local or not any(os.environ.get(name) for name in _PROXIES)
 
     @property
-    def _is_here(self) -> bool:
+    def _is_local(self) -> bool:
         return is_loopback(self.url.rpartition(":")[0])
 
     def channel(self) -> grpc.Channel:
-        """A new synchronous channel."""
+        """Open a synchronous channel."""
         if self.tls is None:
             return grpc.insecure_channel(self.url, options=self._options)
         return grpc.secure_channel(self.url, self.tls.credentials(), options=self._options)
 
     def aio_channel(self) -> grpc.aio.Channel:
-        """A new channel for the running event loop."""
+        """Open a channel for the running event loop."""
         if self.tls is None:
             return grpc.aio.insecure_channel(self.url, options=self._options)
         return grpc.aio.secure_channel(self.url, self.tls.credentials(), options=self._options)
@@ -122,27 +114,27 @@ class Endpoint:
         options = list(_OPTIONS)
         if self.tls and self.tls.server_name:
             options.append(("grpc.ssl_target_name_override", self.tls.server_name))
-        if self._is_here:
-            # gRPC would ask the proxy of http_proxy for this machine's own ports.
+        if self._is_local:
+            # gRPC would use the proxy of http_proxy even for local ports.
             options.append(("grpc.enable_http_proxy", 0))
         return options
 
 
-def headers_of(given: Mapping[str, str] | None) -> Metadata:
-    """As gRPC sends them, names in lower case. Raises UsageError for what it cannot send."""
-    headers = tuple((name.lower(), value) for name, value in (given or {}).items())
-    for name, value in headers:
+def header_metadata(headers: Mapping[str, str] | None) -> Metadata:
+    """Convert headers to gRPC metadata, names in lower case. Raises UsageError if invalid."""
+    metadata = tuple((name.lower(), value) for name, value in (headers or {}).items())
+    for name, value in metadata:
         if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise UsageError(
                 f"the header {name}: {value!r} cannot be sent",
-                remedy="a name has letters, digits and hyphens, a value printable ASCII; names "
-                "that begin with grpc- or end in -bin are gRPC's own",
+                remedy="use letters, digits and hyphens in a name, printable ASCII in a value; "
+                "gRPC reserves names that start with grpc- or end in -bin",
             )
-    return headers
+    return metadata
 
 
 def client_tls(record: Mapping[str, str | None] | None) -> ClientTls | None:
-    """From plain data; None stays None."""
+    """Convert from plain data; None stays None."""
     return None if record is None else ClientTls(**record)
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a Triton server: channel, stub, metadata, and errors that say what to do.
+"""A connection to a Triton server: channel, stub, metadata, and errors with remedies.
 
     with Connection(Endpoint("127.0.0.1:8001")) as connection:
         answer = connection.ask(service_pb2.ModelReadyRequest(name="speller"), seconds=5.0)
 
-Whatever tritonctl asks of Triton over gRPC goes through here. A call's name is that of its request:
-the protocol names them ModelReady and ModelReadyRequest.
+All of tritonctl's gRPC calls to Triton use it. The request's type determines the call: the protocol
+names them ModelReady and ModelReadyRequest.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import TritonctlError, UsageError
+from tritonctl.http2.blocking import BlockingChannel
+from tritonctl.http2.channel import Channel
 from tritonctl.protocol.channel import Endpoint
-from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
-from tritonctl.protocol.http2.blocking import BlockingChannel
-from tritonctl.protocol.http2.channel import open_channel as cheapest_channel
+from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, from_rpc_error
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -34,12 +34,12 @@ _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
 
-# A server ends a call within milliseconds of its last response, unless it has lost track of it.
+# A server ends a call within milliseconds of its last response, unless it has lost the call.
 _END_SECONDS = 1.0
 
 
-def traced(traceparent: str | None) -> Metadata:
-    """What makes a call part of a trace. Raises UsageError."""
+def trace_metadata(traceparent: str | None) -> Metadata:
+    """Return the metadata that makes a call part of a trace. Raises UsageError."""
     if traceparent is None:
         return ()
     if not _TRACEPARENT.fullmatch(traceparent):
@@ -51,17 +51,17 @@ def traced(traceparent: str | None) -> Metadata:
 
 
 def await_end(call: Any) -> None:
-    """Wait, not for long, until the server ends a stream whose last response has come.
+    """Wait briefly until the server ends a stream whose last response has arrived.
 
-    tritonserver 2.51 keeps 8 to 20 KB of each call that is cancelled while it is about to end it,
-    and may crash in it (decision 7).
+    tritonserver 2.51 leaks 8 to 20 KB, and may crash, if a call is cancelled while the server is
+    about to end it (decision 7).
     """
     with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
         call.exception(timeout=_END_SECONDS)
 
 
 async def await_end_async(call: Any) -> None:
-    """The same for a call of grpc.aio."""
+    """As `await_end`, for a call of grpc.aio."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_SECONDS):
             await call.code()
@@ -75,42 +75,44 @@ class _Connection:
         self._admin_metadata = endpoint.admin_metadata
         self._channel, self._streams = channel, streams
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        # A stream of ours has one request. Declared so, gRPC sends its header, message and end in
-        # one operation instead of three, with a thread for none; on the wire it is the same.
+        # Our streams have one request each. Declared as unary_stream, gRPC sends header, message
+        # and end in one operation instead of three, without a thread; the wire format is the same.
         self._stream = streams.unary_stream(
             f"/{_SERVICE.full_name}/ModelStreamInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
         )
 
-    def explained(self, error: Any) -> TritonctlError:
-        """Our error for a grpc.RpcError of this connection."""
-        return explained(error, self.url, self._advice)
+    def to_tritonctl_error(self, error: Any, model: str = "") -> TritonctlError:
+        """Convert a grpc.RpcError of this connection; `model`: of an inference request."""
+        return from_rpc_error(error, self.url, self._advice, model)
 
     def send(
         self, request: Any, *, seconds: float | None, admin: bool = False, metadata: Metadata = ()
     ) -> Any:
-        """Start a call that has one response; the stub's own result, and its grpc.RpcError.
+        """Start a call with one response; return the stub's result. Raises grpc.RpcError.
 
-        admin: with the server's token, for what Triton restricts.
+        admin: send the server's token, for restricted protocols.
         """
-        return self._method(request)(request, timeout=seconds, metadata=self._all(admin, metadata))
+        return self._method(request)(
+            request, timeout=seconds, metadata=self._call_metadata(admin, metadata)
+        )
 
     def stream(self, request: Any, *, seconds: float | None, metadata: Metadata = ()) -> Any:
-        """Start a stream of responses: iterate over it, cancel it; it raises grpc.RpcError."""
-        return self._stream(request, timeout=seconds, metadata=self._all(False, metadata))
+        """Start a stream of responses. Iterate over it or cancel it; it raises grpc.RpcError."""
+        return self._stream(request, timeout=seconds, metadata=self._call_metadata(False, metadata))
 
     def _method(self, request: Any) -> Any:
         return getattr(self._stub, type(request).__name__.removesuffix("Request"))
 
-    def _all(self, admin: bool, metadata: Metadata) -> Metadata:
+    def _call_metadata(self, admin: bool, metadata: Metadata) -> Metadata:
         return (*(self._admin_metadata if admin else self._metadata), *metadata)
 
 
 class Connection(_Connection):
     """A synchronous connection. Safe to share between threads; close it when done.
 
-    `advice`: what an error tells the user to do when the server cannot be reached.
+    `advice`: remedies for an unreachable server.
     """
 
     def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
@@ -125,29 +127,35 @@ class Connection(_Connection):
         self.close()
 
     def close(self) -> None:
-        """Close the channels; calls under way are cancelled."""
+        """Close the channels and cancel running calls."""
         self._streams.close()
         self._channel.close()
 
     def ask(
         self, request: Any, *, seconds: float | None, admin: bool = False, metadata: Metadata = ()
     ) -> Any:
-        """The response to a request. Raises the TritonctlError that the error map has for it."""
+        """Return the response to a request. Raises the TritonctlError of the error map."""
         try:
             return self.send(request, seconds=seconds, admin=admin, metadata=metadata)
         except grpc.RpcError as error:
-            raise self.explained(error) from error
+            model = getattr(request, "model_name", "")  # of ModelInferRequest only
+            raise self.to_tritonctl_error(error, model) from error
 
     def start(self, request: Any, *, seconds: float | None, metadata: Metadata = ()) -> Any:
-        """A call under way: its `result()` raises grpc.RpcError, `cancel()` ends it."""
-        sent = self._all(False, metadata)
+        """Start a call: its `result()` raises grpc.RpcError, `cancel()` ends it."""
+        sent = self._call_metadata(False, metadata)
         return self._method(request).future(request, timeout=seconds, metadata=sent)
 
 
-class AsyncConnection(_Connection):
-    """The same for asyncio; use it within one event loop.
+def cheapest_channel(endpoint: Endpoint) -> Any:
+    """Open our own HTTP/2 channel, or grpc.aio's, which supports proxies and other addresses."""
+    return Channel(endpoint) if endpoint.is_direct else endpoint.aio_channel()
 
-    open_channel: makes one of grpc.aio's channels, or what can be used as one.
+
+class AsyncConnection(_Connection):
+    """A connection for asyncio; use it within one event loop.
+
+    open_channel: opens a grpc.aio channel, or a compatible object.
     """
 
     def __init__(
@@ -160,7 +168,7 @@ class AsyncConnection(_Connection):
         super().__init__(endpoint, advice, channel, channel)
 
     async def close(self) -> None:
-        """Close the channel; calls under way are cancelled."""
+        """Close the channel and cancel running calls."""
         await self._channel.close()
 
     async def ask(
@@ -170,4 +178,5 @@ class AsyncConnection(_Connection):
         try:
             return await self.send(request, seconds=seconds, admin=admin, metadata=metadata)
         except grpc.RpcError as error:
-            raise self.explained(error) from error
+            model = getattr(request, "model_name", "")  # of ModelInferRequest only
+            raise self.to_tritonctl_error(error, model) from error

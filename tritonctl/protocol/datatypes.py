@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DataType:
-    """A type by its names: in config.pbtxt, on the wire, in NumPy; `size` is bytes (None: varies).
+    """A data type and its names."""
 
-    `numpy` is None where NumPy has no such type.
-    """
-
-    config: str
+    config: str  # in config.pbtxt
     wire: str
-    numpy: str | None
-    size: int | None
+    numpy: str | None  # None: NumPy has no such type
+    size: int | None  # bytes; None: varies
 
 
 TABLE = (

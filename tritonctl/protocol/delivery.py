@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How items travel to a model: in how many requests, how urgent, and for how long tried."""
+"""How items are sent to a model: request sizes, concurrency, priority and retries."""
 
 from __future__ import annotations
 
@@ -11,31 +11,25 @@ from tritonctl.errors import UsageError
 
 @dataclass(frozen=True)
 class Delivery:
-    """How items travel. `in_flight`: requests at once. `timeout`: seconds for each request.
+    """How items are sent."""
 
-    `rows`: of a request, at most, and never more than the model takes. `retry_seconds`: how long a
-    busy or restarting server is asked again. `priority`: 1 goes first, the model's default level
-    when None. `traceparent`: of the span that the requests are part of. `heard`: is told the
-    model's version with each answer.
-    """
-
-    in_flight: int = 4
-    timeout: float | None = None
-    rows: int | None = None
-    retry_seconds: float = 60.0
-    priority: int | None = None
-    traceparent: str | None = None
-    heard: Callable[[str], object] | None = None
+    in_flight: int = 4  # concurrent requests
+    timeout: float | None = None  # seconds per request
+    rows: int | None = None  # maximum per request; the model's limit also applies
+    retry_seconds: float = 60.0  # how long to retry a busy or restarting server
+    priority: int | None = None  # 1 goes first; None: the model's default level
+    traceparent: str | None = None  # the parent span of the requests
+    on_version: Callable[[str], object] | None = None  # called with each response's model version
 
     def __post_init__(self) -> None:
-        """Raises UsageError for numbers with which nothing would ever arrive."""
-        least = {"in_flight": 1, "rows": 1, "timeout": 0, "retry_seconds": 0, "priority": 1}
-        for name, smallest in least.items():
+        """Raises UsageError for values that are too small."""
+        minimums = {"in_flight": 1, "rows": 1, "timeout": 0, "retry_seconds": 0, "priority": 1}
+        for name, minimum in minimums.items():
             value = getattr(self, name)
-            if value is not None and not value >= smallest:
+            if value is not None and not value >= minimum:
                 raise UsageError(
-                    f"{name} is {value}, expected {smallest} or more", remedy="leave it out"
+                    f"{name} is {value}, expected {minimum} or more", remedy="leave it out"
                 )
 
 
-USUAL = Delivery()
+DEFAULT_DELIVERY = Delivery()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gauges by which servers tell how busy they are: series, and the labels to match.
+"""The gauges of a server's load: series, and the labels to match.
 
-Those of this project's engines, of TensorRT-LLM's backend, and Triton's own queues.
+They come from this project's engines, TensorRT-LLM's backend, and Triton's queues.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Sources = Sequence[tuple[str, Mapping[str, str]]]
 
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 ACTIVE: Sources = (("tritonctl_active_streams", {}), (_REQUESTS, {"request_type": "active"}))
-# In Triton's queues and in the engines' own.
+# In Triton's queues and in the engines' queues.
 WAITING: Sources = (
     ("nv_inference_pending_request_count", {}),
     ("tritonctl_waiting_streams", {}),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error map: which of our errors a failed call to Triton is, and what to do about it.
+"""The error map: converts failed calls to Triton to TritonctlErrors with remedies.
 
-A call that fails has a gRPC status and a message (`explained`). A stream that Triton itself ends
-has a message alone (`refusal`).
+A failed call has a gRPC status and a message (`from_rpc_error`). A stream that Triton ends with an
+error has only a message (`from_message`). A model that fails has answered, with any status: only a
+connection that failed is "no answer".
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import grpc
 
 from tritonctl.errors import (
+    ModelFailedError,
     RequestRejectedError,
     ServerBusyError,
     ServerError,
@@ -21,18 +23,23 @@ from tritonctl.errors import (
     TritonctlError,
     UsageError,
 )
+from tritonctl.protocol.model_errors import (
+    ENSEMBLE,
+    EXCEPTION,
+    MODEL_CODES,
+    exception_error,
+    is_of_model,
+    model_error,
+)
 from tritonctl.protocol.restrictions import RESTRICTED
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The next thing to do when no answer comes; it depends on the command that asked.
-
-    late: what to do when the time was too short, where that is something else.
-    """
+    """Remedies for calls without an answer; they depend on the command."""
 
     unreachable: str
-    late: str | None = None
+    late: str | None = None  # after a timeout; None: same as `unreachable`
 
 
 PROJECT_SERVER = Advice(
@@ -72,27 +79,31 @@ _RESTRICTED = "This protocol is restricted"
 
 # The words of Triton's queue (tritonserver 2.51); everything else is about the request itself.
 _FULL = "Exceeds maximum queue size"
-# Our engines' (python_backends/textlib/admission.py, tensorlib/run_queue.py).
+# Our engines' (python_backends/textlib/scheduling/admission.py, tensorlib/run_queue.py).
 _FULL_ENGINE = re.compile(r"the engine's queue is full: .*")
 _EXPIRED = "Request timeout expired"
 # The Python backend's words for a stub that has died, and an engine's for a detokenizer that does
 # not answer (a client that can read them has not gone away).
-_GONE = re.compile(r"Stub process '[^']+' is not healthy|its responses arrive nowhere")
+_DEAD_PROCESS = re.compile(
+    r"Stub process '[^']+' is not healthy"
+    r"|nothing receives its responses|its responses arrive nowhere"  # the latter: older engines
+)
 # A server's that is ending, for the steps of ensembles.
-_ENDING = re.compile(r"Server is stopping|has stopped accepting new inference requests")
-_ENSEMBLE = re.compile(r"in ensemble '([^']+)'")
+_SERVER_ENDING = re.compile(r"Server is stopping|has stopped accepting new inference requests")
 
-# Envoy's, for who asks more often than its gateway lets a tenant.
+# Envoy's message for a tenant that exceeds the gateway's rate limit.
 _LIMITED = "local_rate_limited"
-# Of a model that streams, over ModelInfer (gRPC); HTTP says it in other words.
+# gateway/tenants.lua says it of a tenant whose limits only the frontend keeps.
+_FRONTEND_ONLY = "has limits that only the OpenAI API keeps"
+# Triton's message for ModelInfer (gRPC) on a streaming model; its HTTP message differs.
 _DECOUPLED = "models with decoupled transaction policy"
 
-_LATER = (
+_RETRY_REMEDY = (
     "send the request again later; raise serving.queue.max_queue_size if longer waiting is better "
     "than refusal, or serve more replicas"
 )
-_CHANGE = "change the request as the message says; the server goes on"
-# What tritonserver 2.51 says of an unknown model, and of one that does not generate text.
+_REQUEST_REMEDY = "change the request as the message says; the server goes on"
+# Messages of tritonserver 2.51 for an unknown model, and for one that does not generate text.
 _NO_TEXT = (
     "name a model that generates text, as `models:` of the project does; others answer to "
     "`tritonctl infer`, `embed`, `classify` or `rerank`"
@@ -106,18 +117,20 @@ _REQUEST_REMEDIES = {
 }
 
 
-def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> TritonctlError:
-    """Our error for a `grpc.RpcError` of a call to `url`."""
+def from_rpc_error(
+    error: Any, url: str, advice: Advice = PROJECT_SERVER, model: str = ""
+) -> TritonctlError:
+    """Convert a `grpc.RpcError` of a call to `url`; `model`: of an inference request."""
     code, message = error.code(), error.details() or ""
-    refused = refusal(message)
+    refused = from_message(message, model)
     if isinstance(refused, RequestRejectedError):
         refused.is_argument = code == grpc.StatusCode.INVALID_ARGUMENT
-    if isinstance(refused, ServerBusyError | StepGoneError) or code in _REJECTED:
+    if isinstance(refused, ServerBusyError | StepGoneError | ModelFailedError) or code in _REJECTED:
         return refused
-    if code == grpc.StatusCode.UNAUTHENTICATED or _LIMITED in message:
-        return _of_gateway(code, message, url)
+    if code == grpc.StatusCode.UNAUTHENTICATED or _LIMITED in message or _FRONTEND_ONLY in message:
+        return _gateway_error(code, message, url)
     if _DECOUPLED in message:
-        return streaming_model("MODEL")
+        return streaming_model_error("MODEL")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(
             f"{url} did not answer in time", remedy=advice.late or advice.unreachable
@@ -129,19 +142,34 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
             remedy="run this in the project that started the server, which has the token; "
             "inference, health, metadata and statistics need none",
         )
+    return _unanswered(code, message, url, advice, model)
+
+
+def _unanswered(
+    code: grpc.StatusCode, message: str, url: str, advice: Advice, model: str
+) -> TritonctlError:
+    """Create the error for a failed connection, or for a model whose status looks like one."""
+    if code in MODEL_CODES and is_of_model(message, model):
+        return model_error(message, code.name, model)
     return ServerError(
         f"no answer from Triton at {url}: {code.name}: {message}",
         remedy=tls_remedy(message) or advice.unreachable,
     )
 
 
-def _of_gateway(code: grpc.StatusCode, message: str, url: str) -> TritonctlError:
-    """Of the API key: it is not known, or has asked too often."""
+def _gateway_error(code: grpc.StatusCode, message: str, url: str) -> TritonctlError:
+    """Create the error for an API key that is unknown, for `/v1` only, or over its rate limit."""
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return UsageError(
             f"{url} does not accept the API key, or needs one: {message}",
             remedy="name its file: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
             "Python `TritonClient(…, api_key=ApiKey(FILE))`",
+        )
+    if _FRONTEND_ONLY in message:
+        return UsageError(
+            f"the gateway at {url} passes no inference by gRPC or /v2 on with this API key: its "
+            "tenant has limits that only the OpenAI API keeps",
+            remedy="use the OpenAI API, `/v1`; or set `gateway.tenants.NAME.allow_raw: true`",
         )
     return ServerBusyError(
         f"{code.name}: the gateway at {url} takes no more requests with this API key for now",
@@ -150,8 +178,8 @@ def _of_gateway(code: grpc.StatusCode, message: str, url: str) -> TritonctlError
     )
 
 
-def streaming_model(name: str, *, text: bool = True) -> RequestRejectedError:
-    """The refusal of a request for a single answer of a model that streams."""
+def streaming_model_error(name: str, *, text: bool = True) -> RequestRejectedError:
+    """Create the error for a request for a single answer from a streaming model."""
     return RequestRejectedError(
         "the model streams, and Triton takes requests for a single answer (ModelInfer, HTTP "
         "infer) only for models that do not",
@@ -163,39 +191,53 @@ def streaming_model(name: str, *, text: bool = True) -> RequestRejectedError:
 
 
 def connection_broke(error: Any) -> bool:
-    """Whether the connection failed, not the request: another endpoint may go on with it."""
+    """Whether the connection failed, not the request: another endpoint may continue it."""
     code, message = error.code(), error.details() or ""
     return code == grpc.StatusCode.UNAVAILABLE or (code in _BROKEN and _BROKEN[code] in message)
 
 
 def is_unanswered(error: Any) -> bool:
-    """Whether no answer came; otherwise Triton has answered with an error."""
+    """Whether no answer arrived; otherwise Triton answered with an error."""
     return error.code() in _UNANSWERED
 
 
 def is_restricted(error: Any) -> bool:
-    """Whether Triton wants its token for such a call."""
+    """Whether Triton requires its token for this call."""
     return _RESTRICTED in (error.details() or "")
 
 
 def tls_remedy(message: str) -> str | None:
-    """What to do about a connection that was not made, where TLS is the reason."""
+    """Return the remedy for a connection that failed because of TLS; None: another reason."""
     if "failed to connect" not in message:
         return None
     return next((remedy for words, remedy in _TLS_REMEDIES.items() if words in message), None)
 
 
-def refusal(message: str) -> TritonctlError:
-    """Our error for a message with which Triton refused a request or ended a stream."""
-    ensemble = _ENSEMBLE.search(message)
-    model = ensemble[1] if ensemble else "the model"
+def from_message(message: str, requested_model: str = "") -> TritonctlError:
+    """Convert a message with which Triton refused a request or ended a stream.
+
+    `requested_model`: its name, which an exception's message has only as that of an instance.
+    """
+    ensemble = ENSEMBLE.search(message)
+    if error := _server_error(message, ensemble[1] if ensemble else "the model"):
+        return error
+    if exception := EXCEPTION.search(message):
+        return exception_error(exception, message, requested_model)
+    remedy = next(
+        (text for words, text in _REQUEST_REMEDIES.items() if words in message), _REQUEST_REMEDY
+    )
+    return RequestRejectedError(f"Triton refused the request: {message}", remedy=remedy)
+
+
+def _server_error(message: str, model: str) -> ServerError | None:
+    """Create the error for a full queue or a process that is gone; None for other messages."""
     if _FULL in message:
         return ServerBusyError(
             f"UNAVAILABLE: {model} has a full queue (Triton: {_FULL})",
-            remedy=_LATER,
+            remedy=_RETRY_REMEDY,
         )
     if full := _FULL_ENGINE.search(message):
-        return ServerBusyError(f"UNAVAILABLE: {model}: {full[0]}", remedy=_LATER)
+        return ServerBusyError(f"UNAVAILABLE: {model}: {full[0]}", remedy=_RETRY_REMEDY)
     if _EXPIRED in message:
         return ServerBusyError(
             f"UNAVAILABLE: the request waited for {model} until its queue timeout "
@@ -203,16 +245,15 @@ def refusal(message: str) -> TritonctlError:
             remedy="send the request again later or with more time; the server's own limit is "
             "serving.queue.default_timeout_microseconds",
         )
-    if _ENDING.search(message):
+    if _SERVER_ENDING.search(message):
         return StepGoneError(
             f"the server is ending and takes no more requests for {model}",
             remedy="send the request to another server, or again when this one is back",
         )
-    if _GONE.search(message):
+    if _DEAD_PROCESS.search(message):
         return StepGoneError(
             f"the server has lost a process of {model} ({message})",
             remedy="start the server again: `tritonctl down`, then `tritonctl up`; `tritonctl "
             "logs` may say why it died, `dmesg` if memory ran out",
         )
-    remedy = next((text for words, text in _REQUEST_REMEDIES.items() if words in message), _CHANGE)
-    return RequestRejectedError(f"Triton refused the request: {message}", remedy=remedy)
+    return None

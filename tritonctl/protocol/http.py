@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP requests to Triton: through the proxies of the environment, but for this machine's ports."""
+"""HTTP requests to Triton, through the environment's proxies except for local ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tritonctl.host.addresses import is_loopback
 
 
 def open_url(request: str | urllib.request.Request, seconds: float) -> Any:
-    """The answer, to be closed; raises what urllib raises."""
+    """Open a URL; the caller closes the response. Raises urllib's errors."""
     url = request if isinstance(request, str) else request.full_url
     direct = is_loopback(urlsplit(url).hostname or "")
     proxies = urllib.request.ProxyHandler({} if direct else None)

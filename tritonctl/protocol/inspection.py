@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks any running Triton about itself, through read-only calls of its gRPC protocol.
+"""Inspect a running Triton with read-only calls of its gRPC protocol.
 
-Nothing here changes the server: no model is loaded, no setting written, no region registered. A
-protocol is open to strangers when it answers its harmless call without a token.
+No call changes the server: none loads a model, writes a setting or registers a region. A protocol
+counts as open if it answers its harmless call without a token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tritonctl.errors import RequestRejectedError, UsageError
 from tritonctl.host.addresses import is_loopback
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
-from tritonctl.protocol.error_map import NAMED_SERVER, is_restricted, streaming_model
+from tritonctl.protocol.error_map import NAMED_SERVER, is_restricted, streaming_model_error
 from tritonctl.protocol.server_description import (
     IndexEntry,
     ServedModel,
@@ -30,8 +30,8 @@ from tritonctl.protocol.server_description import (
 
 _SECONDS = 10.0
 _LISTENING = "0A"
-# The harmless call of each of Triton's protocols, by its name in --grpc-restricted-protocol.
-_HARMLESS: Mapping[str, type[Any]] = {
+# A read-only request of each API group, by the group's name in --grpc-restricted-protocol.
+_PROBE_REQUESTS: Mapping[str, type[Any]] = {
     "model-repository": service_pb2.RepositoryIndexRequest,
     "shared-memory": service_pb2.SystemSharedMemoryStatusRequest,
     "logging": service_pb2.LogSettingsRequest,
@@ -41,11 +41,11 @@ _HARMLESS: Mapping[str, type[Any]] = {
 
 
 def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescription:
-    """Ask a server about itself and its models; about `names` when it does not list its models.
+    """Describe a server and its models; describe `names` if it does not list its models.
 
-    Raises ServerError when it cannot be reached, UsageError for an invalid address.
+    Raises ServerError if it is unreachable, UsageError for an invalid address.
     """
-    beyond = reached_from_elsewhere(endpoint.url)
+    beyond = is_reachable_remotely(endpoint.url)
     with Connection(endpoint, NAMED_SERVER) as connection:
         server = _Server(connection)
         metadata = server.metadata()
@@ -59,31 +59,31 @@ def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescriptio
             index=index,
             models=models,
             unserved=unserved,
-            open_protocols=server.open_protocols(),
+            unrestricted_api_groups=server.unrestricted_api_groups(),
             beyond_loopback=beyond,
         )
 
 
 def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
-    """The inputs of a ready model that answers once, batch dimension first.
+    """Return the inputs of a ready model that answers once, batch dimension first.
 
-    Raises RequestRejectedError for a model that streams or is not served, ServerError without an
+    Raises RequestRejectedError for a model that streams or is not deployed, ServerError without an
     answer.
     """
     with Connection(endpoint, NAMED_SERVER) as connection:
         server = _Server(connection)
         server.metadata()
-        served, unserved = server.models([model])
-    if model not in served:
+        models, unserved = server.models([model])
+    if model not in models:
         raise RequestRejectedError(
             f"{endpoint.url} does not serve {model}: {unserved[model]}",
             remedy="`tritonctl status` lists the models of the project's server",
         )
-    answering = served[model]
-    if answering.streams:
-        text = any(tensor.name == "text_input" for tensor in answering.inputs)
-        raise streaming_model(model, text=text)
-    return answering.inputs
+    served_model = models[model]
+    if served_model.streams:
+        text = any(tensor.name == "text_input" for tensor in served_model.inputs)
+        raise streaming_model_error(model, text=text)
+    return served_model.inputs
 
 
 class _Server:
@@ -91,20 +91,20 @@ class _Server:
         self._connection = connection
 
     def _send(self, request: Any, *, admin: bool = False) -> Any:
-        """Raises grpc.RpcError: Triton's refusal of a call is an answer, too."""
+        """Raises grpc.RpcError: a refusal by Triton is also a result."""
         return self._connection.send(request, seconds=_SECONDS, admin=admin)
 
     def metadata(self) -> Any:
-        """The server's metadata; None where even that is restricted."""
+        """Return the server's metadata; None if it is restricted."""
         try:
             return self._send(service_pb2.ServerMetadataRequest())
         except grpc.RpcError as error:
             if is_restricted(error):
                 return None
-            raise self._connection.explained(error) from error
+            raise self._connection.to_tritonctl_error(error) from error
 
     def index(self) -> tuple[IndexEntry, ...] | None:
-        """The repository index, asked for with the token if we have one; None if refused."""
+        """Return the repository index, using the token if available; None if refused."""
         try:
             answer = self._send(service_pb2.RepositoryIndexRequest(), admin=True)
         except grpc.RpcError:
@@ -115,8 +115,8 @@ class _Server:
         )
 
     def models(self, names: Collection[str]) -> tuple[dict[str, ServedModel], dict[str, str]]:
-        """The models that answer, and Triton's words about the others."""
-        served, unserved = {}, {}
+        """Return the models that answer, and Triton's messages about the others."""
+        models, unserved = {}, {}
         for name in sorted(names):
             try:
                 answer = self._send(service_pb2.ModelMetadataRequest(name=name))
@@ -124,7 +124,7 @@ class _Server:
                 unserved[name] = printable(error.details() or error.code().name)
                 continue
             config = self._config(name)
-            served[name] = ServedModel(
+            models[name] = ServedModel(
                 name,
                 tuple(answer.versions),
                 _tensors(answer.inputs),
@@ -132,7 +132,7 @@ class _Server:
                 config and config.SerializeToString(),
                 bool(config and config.model_transaction_policy.decoupled),
             )
-        return served, unserved
+        return models, unserved
 
     def _config(self, name: str) -> Any:
         try:
@@ -140,9 +140,11 @@ class _Server:
         except grpc.RpcError:  # restricted, or unloaded in between
             return None
 
-    def open_protocols(self) -> frozenset[str]:
-        """The protocols that answer their harmless call without a token."""
-        return frozenset(name for name, request in _HARMLESS.items() if self._answers(request))
+    def unrestricted_api_groups(self) -> frozenset[str]:
+        """Return the API groups that answer their probe request without a token."""
+        return frozenset(
+            name for name, request in _PROBE_REQUESTS.items() if self._answers(request)
+        )
 
     def _answers(self, request: type[Any]) -> bool:
         try:
@@ -156,7 +158,7 @@ def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
     return tuple(TensorMetadata(each.name, each.datatype, tuple(each.shape)) for each in tensors)
 
 
-def reached_from_elsewhere(url: str) -> bool:
+def is_reachable_remotely(url: str) -> bool:
     """Whether other machines may reach the port.
 
     For a loopback address the kernel's list of listening sockets decides: the server may listen on
@@ -172,7 +174,7 @@ def reached_from_elsewhere(url: str) -> bool:
 
 
 def _listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Addresses of this machine on which that port is open; [] where unknown."""
+    """Return the local addresses that listen on the port; [] if unknown."""
     addresses = []
     for file in ("tcp", "tcp6"):
         try:
@@ -188,7 +190,7 @@ def _listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """From /proc/net/tcp: words of four bytes, in the machine's own order."""
+    """Parse an address of /proc/net/tcp: words of four bytes in native byte order."""
     words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
     address = ipaddress.ip_address(b"".join(words))
     # gRPC listens on IPv4 through sockets of IPv6.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the Prometheus metrics of a server."""
+"""Read a server's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonctl.errors import ServerError
 from tritonctl.protocol.http import open_url
 
-# Of a server as a whole, by each of its models (python_backends/textlib/server_memory.py).
+# Whole-server value that each model reports (python_backends/textlib/triton/server_memory.py).
 RESIDENT = "tritonctl_server_resident_bytes"
 _PROBE_SECONDS = 5.0
-_LARGEST = ("nv_cpu_", "nv_gpu_", RESIDENT)  # of hosts, which several pods may see; of a server
+_LARGEST = (
+    "nv_cpu_",
+    "nv_gpu_",
+    RESIDENT,
+)  # host metrics, which several pods may share; server metrics
 _METRICS_PORT = (
     "name the port of the metrics, 8002 unless set otherwise; `tritonctl status` shows the "
     "project's"
@@ -24,7 +28,7 @@ _METRICS_PORT = (
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """One value of one time series."""
 
     name: str
@@ -33,26 +37,26 @@ class Sample:
 
 
 class Metrics:
-    """A scrape."""
+    """The samples of one scrape."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
+    def __init__(self, samples: Iterable[MetricSample]) -> None:
         self._samples = tuple(samples)
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[MetricSample]:
         return iter(self._samples)
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
         """Parse Prometheus' text format; raises ValueError."""
         return cls(
-            Sample(sample.name, sample.labels, sample.value)
+            MetricSample(sample.name, sample.labels, sample.value)
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         )
 
-    def samples(self, name: str, **labels: str) -> list[Sample]:
-        """Every series of that name with these labels."""
-        # The parser appends `_total` to counters that lack it, Triton's own among them.
+    def samples(self, name: str, **labels: str) -> list[MetricSample]:
+        """Return all samples with this name and these labels."""
+        # The parser appends `_total` to counters without it, such as Triton's.
         names = (name, f"{name}_total")
         return [
             sample
@@ -61,12 +65,12 @@ class Metrics:
         ]
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of `samples`, over the instances of a model for example; 0 without any."""
+        """Return the sum of `samples`, for example over a model's instances; 0 without any."""
         return sum(sample.value for sample in self.samples(name, **labels))
 
 
-def added(scrapes: Iterable[Metrics]) -> Metrics:
-    """One scrape with the sums of the same series of several; the fullest host, GPU and server."""
+def merge_scrapes(scrapes: Iterable[Metrics]) -> Metrics:
+    """Sum each series over several scrapes; host, GPU and server metrics take the maximum."""
     sums: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for metrics in scrapes:
         for sample in metrics:
@@ -75,11 +79,13 @@ def added(scrapes: Iterable[Metrics]) -> Metrics:
                 sums[key] = max(sums.get(key, 0.0), sample.value)
             else:
                 sums[key] = sums.get(key, 0.0) + sample.value
-    return Metrics(Sample(name, dict(labels), value) for (name, labels), value in sums.items())
+    return Metrics(
+        MetricSample(name, dict(labels), value) for (name, labels), value in sums.items()
+    )
 
 
 def scrape(url: str, seconds: float = _PROBE_SECONDS) -> Metrics:
-    """The metrics at `url` now. Raises ServerError when they cannot be read in this time."""
+    """Read the metrics at `url`. Raises ServerError if that fails or takes too long."""
     try:
         with open_url(url, seconds) as answer:
             return Metrics.parse(answer.read().decode())

@@ -10,13 +10,13 @@ Config = Mapping[str, Any]
 
 
 def steps_of(config: Config) -> list[str]:
-    """The models of an ensemble's steps, each once; [] for other models."""
+    """Return the models of an ensemble's steps, each once; [] for other models."""
     steps = (config.get("ensemble_scheduling") or {}).get("step", ())
     return list(dict.fromkeys(step["model_name"] for step in steps))
 
 
 def all_steps(name: str, configs: Mapping[str, Config]) -> list[str]:
-    """The models that an ensemble is made of, nested ones too; [] for other models."""
+    """Return an ensemble's models, including nested ones; [] for other models."""
     steps: dict[str, None] = {}
     waiting = [name]
     while waiting:
@@ -27,7 +27,7 @@ def all_steps(name: str, configs: Mapping[str, Config]) -> list[str]:
 
 
 def instances_of(config: Config) -> int:
-    """From the configured groups; 0 without any: Triton decides."""
+    """Return the number of instances in the configured groups; 0: Triton decides."""
     groups = config.get("instance_group") or ()
     return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus", ()))) for g in groups)
 

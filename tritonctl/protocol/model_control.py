@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's model control over gRPC: loads models with complete configurations, and unloads them.
+"""Triton's model control over gRPC: load models with complete configurations, and unload them.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_repository.md
 """
@@ -33,22 +33,22 @@ _LOAD_SECONDS = 180.0
 _ASK_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 _READY_SECONDS = 30.0
-# A model's state in the index when it is unloaded or was never loaded; before, it is UNLOADING.
-_GONE = ("UNAVAILABLE", "")
+# Index states of a model that is unloaded or was never loaded; UNLOADING comes before.
+_UNLOADED_STATES = ("UNAVAILABLE", "")
 
 
 @dataclass(frozen=True)
 class Swap:
-    """How to make configurations live: models to unload, then models to load, in order."""
+    """How to apply configurations: first unload, then load, each in order."""
 
     unload: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
 
 
 class ModelControl:
-    """The models of one server; close it when done.
+    """Controls the models of one server; close it when done.
 
-    `advice`: what to do when the server cannot be reached, for the command that controls it.
+    `advice`: remedies for an unreachable server.
     """
 
     def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
@@ -61,36 +61,36 @@ class ModelControl:
         self._connection.close()
 
     def live(self) -> bool:
-        """Whether the server answers at all."""
+        """Whether the server answers."""
         try:
             return bool(self._ask(service_pb2.ServerLiveRequest()).live)
         except TritonctlError:
             return False
 
     def config(self, model: str) -> dict[str, Any]:
-        """A model's live configuration. Raises ServerError."""
+        """Return a model's live configuration. Raises ServerError."""
         answer = self._ask(service_pb2.ModelConfigRequest(name=model))
         config: dict[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
         return config
 
     def ready(self, model: str) -> bool:
-        """Whether a model can answer."""
+        """Whether the model can answer."""
         try:
             return bool(self._ask(service_pb2.ModelReadyRequest(name=model)).ready)
         except TritonctlError:
             return False
 
     def versions(self, model: str) -> set[str]:
-        """The versions of a model that the server has had so far. Raises ServerError."""
+        """Return the model's versions that the server has known so far. Raises ServerError."""
         index = self._ask(service_pb2.RepositoryIndexRequest(), admin=True)
         return {each.version for each in index.models if each.name == model and each.version}
 
     def load(self, model: str, config: Config | None = None) -> None:
-        """Load a model with this complete configuration, or else with that of its repository.
+        """Load a model with this complete configuration, by default the repository's.
 
-        What a configuration leaves out is Triton's default. Loading an ensemble also loads those
-        of its steps again that were loaded with another configuration than their repository's.
-        Raises SettingsRefusedError, or ServerError when the server does not answer.
+        Triton uses defaults for missing values. Loading an ensemble also reloads the steps whose
+        configuration differs from the repository's. Raises SettingsRefusedError, or ServerError if
+        the server does not answer.
         """
         request = service_pb2.RepositoryModelLoadRequest(model_name=model)
         if config is not None:
@@ -99,18 +99,17 @@ class ModelControl:
             self._connection.send(request, seconds=_LOAD_SECONDS, admin=True)
         except grpc.RpcError as error:
             if is_unanswered(error):
-                raise self._connection.explained(error) from error
+                raise self._connection.to_tritonctl_error(error) from error
             raise SettingsRefusedError(
                 f"Triton does not load {model} with these settings: {error.details()}",
                 remedy="see `tritonctl logs`",
             ) from error
 
     def unload(self, model: str, seconds: float = _LOAD_SECONDS) -> bool:
-        """Unload a model and wait until it is gone; False when `seconds` did not suffice.
+        """Unload a model and wait for it; False if it takes longer than `seconds`.
 
-        tritonserver 2.51 never forgets an ensemble's request that was cancelled or failed: the
-        models that it had reached stay UNLOADING until the server ends.
-        Raises ServerError.
+        tritonserver 2.51 never releases a cancelled or failed request of an ensemble: the models
+        that the request reached stay UNLOADING until the server ends. Raises ServerError.
         """
         if not self._unloaded(model):
             request = service_pb2.RepositoryModelUnloadRequest(model_name=model)
@@ -124,13 +123,13 @@ class ModelControl:
 
     def _unloaded(self, model: str) -> bool:
         index = self._ask(service_pb2.RepositoryIndexRequest(), admin=True)
-        return all(each.state in _GONE for each in index.models if each.name == model)
+        return all(each.state in _UNLOADED_STATES for each in index.models if each.name == model)
 
     def _ask(self, request: Any, seconds: float | None = None, *, admin: bool = False) -> Any:
         try:
             return self._connection.ask(request, seconds=seconds or _ASK_SECONDS, admin=admin)
         except RequestRejectedError as error:
-            # We ask for models of the project alone: one that is unknown is the server's fault.
+            # We only name models of the project, so an unknown one is the server's fault.
             raise ServerError(error.problem, remedy="see `tritonctl logs`") from error
 
     def wait_until_ready(self, models: Sequence[str]) -> None:
@@ -146,7 +145,7 @@ class ModelControl:
 
     @contextmanager
     def timing_gaps(self, model: str) -> Iterator[list[float]]:
-        """Collect how long the model cannot answer, in seconds, while the context lasts."""
+        """Collect the gaps in which the model is not ready, in seconds, during the block."""
         gaps: list[float] = []
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(model, gaps, done), daemon=True)
@@ -158,43 +157,48 @@ class ModelControl:
             watcher.join()
 
     def _watch(self, model: str, gaps: list[float], done: threading.Event) -> None:
-        began: float | None = None
+        unready_since: float | None = None
         while not done.wait(_POLL_SECONDS):
             ready, now = self.ready(model), time.monotonic()
-            if not ready and began is None:
-                began = now
-            elif ready and began is not None:
-                gaps.append(now - began)
-                began = None
-        if began is not None:
-            gaps.append(time.monotonic() - began)
+            if not ready and unready_since is None:
+                unready_since = now
+            elif ready and unready_since is not None:
+                gaps.append(now - unready_since)
+                unready_since = None
+        if unready_since is not None:
+            gaps.append(time.monotonic() - unready_since)
 
 
-def swap(before: Mapping[str, Config], after: Mapping[str, Config]) -> Swap:
-    """The models whose configuration changes, in an order that keeps ensembles loaded if possible.
+def swap(previous: Mapping[str, Config], updated: Mapping[str, Config]) -> Swap:
+    """Order the changed models so that ensembles stay loaded if possible.
 
-    Composing models come first, then ensembles, which Triton validates again with every step; but
-    an ensemble whose max_batch_size falls comes first: above that of a step it would be unloaded.
+    Composing models come before ensembles, which Triton validates again with every step. An
+    ensemble whose max_batch_size decreases comes first: Triton would unload it if its value were
+    above a step's.
 
-    A decoupled step cannot be swapped under its ensemble: tritonserver 2.51 then answers one
-    request and hangs in the step's next response. So both are unloaded, the ensemble first.
+    A decoupled step cannot be replaced under its ensemble: tritonserver 2.51 then answers one
+    request and hangs in the step's next response. So unload both, the ensemble first.
     """
-    changed = [name for name in after if before.get(name) != after[name]]
-    decoupled = {n for n in changed if is_decoupled(before.get(n, {})) or is_decoupled(after[n])}
-    around = sorted(name for name in after if not decoupled.isdisjoint(steps_of(after[name])))
+    changed = [name for name in updated if previous.get(name) != updated[name]]
+    decoupled = {
+        n for n in changed if is_decoupled(previous.get(n, {})) or is_decoupled(updated[n])
+    }
+    affected_ensembles = sorted(
+        name for name in updated if not decoupled.isdisjoint(steps_of(updated[name]))
+    )
 
-    def place(name: str) -> tuple[int, str]:
-        if "ensemble_scheduling" not in after[name]:
+    def sort_key(name: str) -> tuple[int, str]:
+        if "ensemble_scheduling" not in updated[name]:
             return 1, name
-        falls = _max_batch_size(after[name]) < _max_batch_size(before.get(name, {}))
-        return (0 if falls and name not in around else 2), name
+        falls = _max_batch_size(updated[name]) < _max_batch_size(previous.get(name, {}))
+        return (0 if falls and name not in affected_ensembles else 2), name
 
-    order = sorted({*changed, *around}, key=place)
-    return Swap((*around, *sorted(decoupled)), tuple(order))
+    order = sorted({*changed, *affected_ensembles}, key=sort_key)
+    return Swap((*affected_ensembles, *sorted(decoupled)), tuple(order))
 
 
 def includes(live: Any, planned: Any) -> bool:
-    """Whether a live configuration says everything that was planned; Triton adds defaults."""
+    """Whether a live configuration contains all planned values; Triton adds defaults."""
     if isinstance(planned, Mapping):
         return isinstance(live, Mapping) and all(
             includes(live.get(key), value) for key, value in planned.items()

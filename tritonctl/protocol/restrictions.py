@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton's restricted protocols: only the project that started a server may use them.
 
-Loading models, shared memory, log and trace settings take a random token, new with every start.
+Loading models, shared memory, log and trace settings require a random token, new with every start.
 Inference, health, metadata, configurations and statistics stay open: NVIDIA's clients need them.
 
-Triton takes the token on its command line alone, which other users of the machine can read. So it
-protects against strangers who reach a port, not against those users. Releases before 26.03 let it
-be bypassed (CVE-2026-24206, CVE-2026-24207): keep a port closed that could stay closed.
+Triton accepts the token only on its command line, which other users of the machine can read. So it
+protects against unknown clients that reach a port, not against those users. Releases before 26.03
+allow a bypass (CVE-2026-24206, CVE-2026-24207): keep ports closed where possible.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ GRPC_HEADER = f"triton-grpc-protocol-{_KEY}"  # Triton's own prefix
 
 
 def new_token() -> str:
-    """A token for one start of a server."""
+    """Create a token for one start of a server."""
     return secrets.token_urlsafe(32)
 
 
 def restriction_arguments(token: str) -> list[str]:
-    """The arguments for tritonserver."""
+    """Return tritonserver's arguments for the restrictions."""
     groups = ",".join(RESTRICTED)
     return [
         f"--grpc-restricted-protocol={groups}:{_KEY}={token}",
@@ -34,10 +34,10 @@ def restriction_arguments(token: str) -> list[str]:
 
 
 def grpc_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """The metadata for gRPC calls of restricted protocols; () without a token."""
+    """Return the metadata for gRPC calls of restricted protocols; () without a token."""
     return ((GRPC_HEADER, token),) if token else ()
 
 
 def http_headers(token: str) -> dict[str, str]:
-    """The same as headers of an HTTP request."""
+    """Return the headers for HTTP requests of restricted protocols; {} without a token."""
     return {HTTP_HEADER: token} if token else {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An answer that outlives its server: when a stream breaks, another endpoint continues it.
+"""Resume a broken stream on another endpoint.
 
-The ids received so far go to the next endpoint as `resume_ids`; its responses complete the text of
-an unbroken stream. Both clients share this; it does not touch the network.
+The next endpoint receives the token ids so far as `resume_ids`; its responses complete the text of
+an unbroken stream. Both clients use this module; it does no I/O.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tritonctl.errors import (
     UsageError,
 )
 from tritonctl.protocol.generation import (
+    UNCOUNTED,
     Chunk,
     Prompt,
     Queueing,
@@ -29,38 +30,39 @@ from tritonctl.protocol.generation import (
     generation_request,
     read_chunk,
 )
+from tritonctl.protocol.text_signature import TextSignature
 
-# Between rounds in which all endpoints failed; doubled each time, up to the longest.
+# Pauses between rounds in which all endpoints failed; doubled each time up to the maximum.
 _FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
-# With these pauses half a minute: a crashed server is started again meanwhile.
+_MAX_PAUSE_SECONDS = 1.0
+# With these pauses half a minute, in which a crashed server restarts.
 _RESUMES_ON_ITSELF = 30
 
 
 class Itinerary(Protocol):
-    """Where an answer is asked for, one attempt after another."""
+    """Chooses the endpoint of each attempt of an answer."""
 
     @property
     def endpoints(self) -> int:
-        """How many there are: once all have failed, an answer waits for them."""
+        """Number of endpoints: after all have failed, an answer pauses."""
 
     def next(self, failed: Sequence[str]) -> str:
-        """The endpoint of an attempt. `failed`: those of the attempts before it."""
+        """Return the endpoint of an attempt. `failed`: endpoints of the previous attempts."""
 
-    def most_resumes(self, tokens: int) -> int:
-        """How often an answer of which so many tokens have come may go on."""
+    def resume_limit(self, tokens: int) -> int:
+        """Return how often an answer with `tokens` tokens so far may be resumed."""
 
     @property
-    def patience(self) -> float | None:
-        """Seconds of silence after which `leaves` is asked; None: a server may be silent."""
+    def silence_limit(self) -> float | None:
+        """Seconds of silence before `should_leave` is called; None: no limit."""
 
-    def leaves(self, tokens: int, seconds: float) -> bool:
-        """Whether an answer of so many tokens leaves a server that is silent for so long."""
+    def should_leave(self, tokens: int, seconds: float) -> bool:
+        """Whether an answer with `tokens` tokens leaves a server silent for `seconds`."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The endpoints in the order in which they are tried, round and round, and how often to go on.
+    """Endpoints in the order of attempts, in a cycle.
 
     With a single endpoint a broken stream is an error at once.
     """
@@ -70,19 +72,19 @@ class Route:
 
     @classmethod
     def of(cls, url: str, resume_on: str | Sequence[str], max_resumes: int | None) -> Route:
-        """`max_resumes` is the number of further endpoints unless given. Raises UsageError.
+        """`max_resumes` defaults to the number of further endpoints. Raises UsageError.
 
-        An endpoint that is its own only further one gets half a minute to come back.
+        If `resume_on` is only `url`, the default allows half a minute for its restart.
         """
-        others = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
-        if max_resumes is not None and (max_resumes < 0 or not others):
+        further_urls = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
+        if max_resumes is not None and (max_resumes < 0 or not further_urls):
             raise UsageError(
-                f"max_resumes is {max_resumes}, with {len(others)} endpoints to resume on",
+                f"max_resumes is {max_resumes}, with {len(further_urls)} endpoints to resume on",
                 remedy="name one with resume_on (--resume-on HOST:PORT); max_resumes is 0 or more",
             )
         if max_resumes is None:
-            max_resumes = _RESUMES_ON_ITSELF if others == (url,) else len(others)
-        return cls((url, *others), max_resumes)
+            max_resumes = _RESUMES_ON_ITSELF if further_urls == (url,) else len(further_urls)
+        return cls((url, *further_urls), max_resumes)
 
     @property
     def endpoints(self) -> int:
@@ -93,26 +95,26 @@ class Route:
         """As Itinerary."""
         return self.urls[len(failed) % len(self.urls)]
 
-    def most_resumes(self, tokens: int) -> int:  # noqa: ARG002 - the same for all
+    def resume_limit(self, tokens: int) -> int:  # noqa: ARG002 - Itinerary's signature
         """As Itinerary."""
         return self.max_resumes
 
     @property
-    def patience(self) -> float | None:
-        """As Itinerary: whoever calls has a timeout for the whole answer."""
+    def silence_limit(self) -> float | None:
+        """As Itinerary: no limit, because callers set a timeout for the whole answer."""
         return None
 
-    def leaves(self, tokens: int, seconds: float) -> bool:  # noqa: ARG002 - never asked
+    def should_leave(self, tokens: int, seconds: float) -> bool:  # noqa: ARG002 - never called
         """As Itinerary."""
         return False
 
 
 class ResumableAnswer:
-    """One answer from one endpoint after another: the endpoint to ask, and what it has sent.
+    """One answer, received from one endpoint after another.
 
-    A client waits `pause`, sends `request()` to `url`, passes each response to `read` until
-    `complete`, and calls `broken` when the connection ends before that. `ended`: the endpoint has
-    sent its last response, or an error, and is about to end the call.
+    A client waits for `pause`, sends `request()` to `url`, passes each response to `read` until
+    `complete`, and calls `on_break` if the connection ends before. `is_ending`: the endpoint has
+    sent its last response or an error, and is about to end the call.
     """
 
     def __init__(
@@ -124,73 +126,80 @@ class ResumableAnswer:
         queueing: Queueing,
         timeout: float | None,
     ) -> None:
-        self.complete = self.ended = False
+        self.complete = self.is_ending = False
         self._route = route
         self._failed: list[str] = []
-        self.url = route.next(self._failed)  # the endpoint to ask now
-        self._asked = (model, prompt, sampling)
+        self.url = route.next(self._failed)  # the endpoint of the current attempt
+        self.model = model
+        self.signature: TextSignature | None = None  # of a model of another maker
+        self._request_arguments = (model, prompt, sampling)
         self._queueing = queueing
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ids: list[int] = []
         self._texts: list[str] = []
         self._last: Chunk | None = None
-        self._log_prob = 0.0  # of what came before the latest break
+        self._log_prob = 0.0  # cumulative, at the latest break
         self._failures: list[TritonctlError] = []
-        self._fruitless = 0  # attempts since the last one that brought an id
-        self._ids_before = 0  # ids at the latest break
+        self._fruitless = 0  # consecutive attempts without a new id
+        self._ids_before = 0  # number of ids at the latest break
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next attempt: 0 unless all endpoints have just failed."""
-        rounds, rest = divmod(self._fruitless, self._route.endpoints)
-        if rest or not rounds:
+        """Seconds to wait before the next attempt; 0 unless all endpoints have just failed."""
+        rounds, position = divmod(self._fruitless, self._route.endpoints)
+        if position or not rounds:
             return 0.0
-        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(rounds - 1, 8), _LONGEST_PAUSE_SECONDS)
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(rounds - 1, 8), _MAX_PAUSE_SECONDS)
         return pause if self.seconds_left is None else min(pause, self.seconds_left)
 
     @property
     def seconds_left(self) -> float | None:
-        """What is left of the timeout for the whole answer."""
+        """Remaining seconds of the timeout for the whole answer; None: no timeout."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property
-    def patience(self) -> float | None:
-        """Seconds that an endpoint may be silent, before `leaves` is asked."""
-        return self._route.patience
+    def silence_limit(self) -> float | None:
+        """Seconds of silence before `should_leave` is called; None: no limit."""
+        return self._route.silence_limit
 
-    def leaves(self, seconds: float) -> bool:
-        """Whether an endpoint that is silent for so long is left."""
-        return self._route.leaves(len(self._ids), seconds)
+    def should_leave(self, seconds: float) -> bool:
+        """Whether to leave an endpoint that is silent for `seconds`."""
+        return self._route.should_leave(len(self._ids), seconds)
 
     def request(self) -> Any:
-        """The ModelInferRequest for what is missing."""
-        self.ended = False
+        """Build the ModelInferRequest for the missing part."""
+        self.is_ending = False
         text = "".join(self._texts) if self._ids else None
-        return generation_request(
-            *self._asked, queueing=self._queueing, resume_ids=self._ids, resume_text=text
+        request = generation_request(
+            *self._request_arguments,
+            queueing=self._queueing,
+            resume_ids=self._ids,
+            resume_text=text,
         )
+        return request if self.signature is None else self.signature.adapt(request)
 
     def read(self, response: Any) -> Chunk | None:
-        """The chunk in a ModelStreamInferResponse, None for the empty final one."""
-        self.ended = bool(response.error_message)
+        """Return the chunk of a ModelStreamInferResponse; None for the empty final response."""
+        self.is_ending = bool(response.error_message)
         try:
-            chunk, self.complete = read_chunk(response)
+            chunk, self.complete = read_chunk(response, self.model)
         except StepGoneError:
-            self.ended = False  # nobody knows when the server will end the call
+            self.is_ending = False  # it is unknown when the server will end the call
             raise
         except (RequestRejectedError, ServerBusyError) as error:
             if not self._ids:  # no server has accepted this request yet
                 raise
             self._give_up(error)
-        self.ended = self.complete
-        return None if chunk is None else self._joined(chunk)
+        self.is_ending = self.complete
+        return None if chunk is None else self._merge(chunk)
 
-    def broken(self, error: TritonctlError, *, resumable: bool) -> None:
-        """The stream at `url` ended with `error`: go on at the next endpoint, or raise."""
+    def on_break(self, error: TritonctlError, *, resumable: bool) -> None:
+        """Handle a stream that ended with `error`: choose the next endpoint, or raise."""
         if self._last is not None and self._last.finish_reason:
             self.complete = True  # only the empty final response is missing
             return
-        if not resumable or len(self._failures) >= self._most_resumes:
+        has_lost_ids = self.signature is not None and bool(self._texts)  # nothing to resume with
+        if not resumable or has_lost_ids or len(self._failures) >= self._resume_limit:
             self._give_up(error)
         self._failures.append(error)
         self._failed.append(self.url)
@@ -200,21 +209,24 @@ class ResumableAnswer:
         self.url = self._route.next(self._failed)
 
     @property
-    def _most_resumes(self) -> int:
-        return self._route.most_resumes(len(self._ids))
+    def _resume_limit(self) -> int:
+        return self._route.resume_limit(len(self._ids))
 
-    def _joined(self, chunk: Chunk) -> Chunk:
-        """The chunk as part of the whole answer."""
+    def _merge(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with counts of the whole answer."""
         if self._ids and self._last and chunk.num_input_tokens != self._last.num_input_tokens:
-            other_model = ServerError(
+            model_error = ServerError(
                 f"{self.url} serves another model: the prompt has {chunk.num_input_tokens} tokens "
-                f"at this endpoint and {self._last.num_input_tokens} at the one before",
+                f"at this endpoint and {self._last.num_input_tokens} at the previous one",
                 remedy="resume only on endpoints that serve the same model",
             )
-            self._give_up(other_model)
+            self._give_up(model_error)
+        if chunk.num_output_tokens == UNCOUNTED:
+            previous = self._last.num_output_tokens if self._last else 0
+            chunk = replace(chunk, num_output_tokens=previous + bool(chunk.text))
         self._ids.extend(chunk.token_ids)
         self._texts.append(chunk.text)
-        if self._failures:  # else it is so already, and every token would pay for a copy
+        if self._failures:  # otherwise nothing changes, and a copy would cost time per token
             log_prob = chunk.cum_log_prob
             chunk = replace(
                 chunk,
@@ -227,11 +239,13 @@ class ResumableAnswer:
     def _give_up(self, error: TritonctlError) -> NoReturn:
         if not self._failures:
             raise error
-        first, *others = [*self._failures, error]
-        counts = Counter(failure.problem for failure in (first, *others))  # in order of appearance
+        first, *later_failures = [*self._failures, error]
+        counts = Counter(
+            failure.problem for failure in (first, *later_failures)
+        )  # in order of appearance
         problems = (text + (f" ({n} times)" if n > 1 else "") for text, n in counts.items())
         raise ServerError(
             f"{'; then '.join(problems)}. The answer had {len(self._ids)} tokens and was continued "
-            f"{len(self._failures)} times (max_resumes {self._most_resumes})",
+            f"{len(self._failures)} times (max_resumes {self._resume_limit})",
             remedy=first.remedy,
         ) from error

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows to a model and results back, several requests in flight: waiting with threads or asyncio.
+"""Send rows to a model with several requests in flight, using threads or asyncio.
 
-`tritonctl embed` and the client's `embed` are the same code: `RowStream` takes rows as they come
-and gives outcomes as they come, in any order.
+`tritonctl embed` and the client's `embed` share this code: `RowStream` accepts rows and yields
+outcomes as they arrive, in any order.
 """
 
 from __future__ import annotations
@@ -19,74 +19,75 @@ from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import ItemsRejectedError, TritonctlError
 from tritonctl.protocol.batches import Batch, Batches, Outcome
-from tritonctl.protocol.connection import AsyncConnection, Connection, traced
-from tritonctl.protocol.tasks import Result, Row, ServedTask
+from tritonctl.protocol.connection import AsyncConnection, Connection, trace_metadata
+from tritonctl.protocol.tasks import Result, ServedTask, TaskRow
 
-_FACTS_SECONDS = 10.0
+_DESCRIBE_SECONDS = 10.0
 
 
-def served_task(connection: Connection, model: str) -> ServedTask:
-    """What a model is served for. Raises RequestRejectedError where there is none of that name."""
-    metadata, config = _facts(model)
-    described = connection.ask(metadata, seconds=_FACTS_SECONDS)
+def describe_task(connection: Connection, model: str) -> ServedTask:
+    """Return a deployed model's task. Raises RequestRejectedError for an unknown name."""
+    metadata, config = _describe_requests(model)
+    metadata_response = connection.ask(metadata, seconds=_DESCRIBE_SECONDS)
     try:
-        return ServedTask.of(described, connection.send(config, seconds=_FACTS_SECONDS))
+        return ServedTask.of(metadata_response, connection.send(config, seconds=_DESCRIBE_SECONDS))
     except grpc.RpcError as error:
         if not _is_withheld(error):
-            raise connection.explained(error) from error
-        return ServedTask.of(described, None)
+            raise connection.to_tritonctl_error(error) from error
+        return ServedTask.of(metadata_response, None)
 
 
-async def served_task_async(connection: AsyncConnection, model: str) -> ServedTask:
-    """The same."""
-    metadata, config = _facts(model)
-    described = await connection.ask(metadata, seconds=_FACTS_SECONDS)
+async def describe_task_async(connection: AsyncConnection, model: str) -> ServedTask:
+    """As `describe_task`."""
+    metadata, config = _describe_requests(model)
+    metadata_response = await connection.ask(metadata, seconds=_DESCRIBE_SECONDS)
     try:
-        return ServedTask.of(described, await connection.send(config, seconds=_FACTS_SECONDS))
+        return ServedTask.of(
+            metadata_response, await connection.send(config, seconds=_DESCRIBE_SECONDS)
+        )
     except grpc.RpcError as error:
         if not _is_withheld(error):
-            raise connection.explained(error) from error
-        return ServedTask.of(described, None)
+            raise connection.to_tritonctl_error(error) from error
+        return ServedTask.of(metadata_response, None)
 
 
 def _is_withheld(error: grpc.RpcError) -> bool:
-    """Whether a gateway lets nobody see a model's configuration."""
+    """Whether a gateway refuses to show a model's configuration."""
     return bool(error.code() is grpc.StatusCode.PERMISSION_DENIED)
 
 
-def _facts(model: str) -> tuple[Any, Any]:
+def _describe_requests(model: str) -> tuple[Any, Any]:
     return service_pb2.ModelMetadataRequest(name=model), service_pb2.ModelConfigRequest(name=model)
 
 
 @dataclass
 class RowStream:
-    """Rows in, outcomes out. Another thread may `offer` rows while this one takes `outcomes`."""
+    """Converts rows to outcomes. Other threads may `offer` rows while one reads `outcomes`."""
 
     connection: Connection
     batches: Batches
     _events: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     _calls: dict[Any, Batch] = field(default_factory=dict)
-    _ended: bool = False
+    _is_complete: bool = False
 
-    def offer(self, rows: Sequence[Row]) -> None:
-        """Rows to ask for."""
+    def offer(self, rows: Sequence[TaskRow]) -> None:
+        """Add rows to send."""
         self._events.put(rows)
 
     def end(self, failure: BaseException | None = None) -> None:
-        """No rows are left; failure: why there are no more, to be raised by `outcomes`."""
+        """Mark the end of the rows. failure: raised by `outcomes`."""
         self._events.put(failure)
 
     def outcomes(self) -> Generator[list[Outcome], None, None]:
-        """Results and errors of rows, as they come, until `end`; [] when rows were offered.
+        """Yield results and errors of rows as they arrive, until `end`; [] after an `offer`.
 
-        Leaving the loop cancels what is in flight.
-
-        Raises ServerError when the server does not answer, or not in time.
+        Leaving the loop cancels the requests in flight. Raises ServerError if the server does not
+        answer in time.
         """
         try:
             while True:
                 self._send()
-                if self._ended and not self._calls and self.batches.empty:
+                if self._is_complete and not self._calls and self.batches.empty:
                     return
                 yield from self._wait()
         finally:
@@ -96,73 +97,73 @@ class RowStream:
     def _send(self) -> None:
         now = time.monotonic()
         while len(self._calls) < self.batches.allowed:
-            more = not self._ended and bool(self._calls)
+            more = not self._is_complete and bool(self._calls)
             if (batch := self.batches.take(now, more=more)) is None:
                 return
             delivery = self.batches.delivery
             call = self.connection.start(
                 self.batches.request(batch),
                 seconds=delivery.timeout,
-                metadata=traced(delivery.traceparent),
+                metadata=trace_metadata(delivery.traceparent),
             )
             self._calls[call] = batch
             call.add_done_callback(self._events.put)
 
     def _wait(self) -> Iterator[list[Outcome]]:
-        """Until something has happened, and all that has."""
+        """Wait for an event, then handle all queued events."""
         try:
             full = len(self._calls) >= self.batches.allowed
             pause = None if full else self.batches.pause(time.monotonic())
             event = self._events.get(timeout=pause)
             while True:
                 if isinstance(event, grpc.Future):
-                    yield self._done(event)
+                    yield self._finish_call(event)
                 elif isinstance(event, BaseException):
                     raise event
                 elif event is None:
-                    self._ended = True
+                    self._is_complete = True
                 else:
                     self.batches.add(event)
-                    yield []  # whoever offered them may want to know
+                    yield []  # tells the reader that rows were accepted
                 event = self._events.get_nowait()
         except Empty:
             return
 
-    def _done(self, call: Any) -> list[Outcome]:
+    def _finish_call(self, call: Any) -> list[Outcome]:
         batch = self._calls.pop(call)
         if (error := call.exception()) is None:
-            return self.batches.answered(batch, call.result(), time.monotonic())
-        explained = self.connection.explained(error)
-        return self.batches.failed(batch, error, explained, time.monotonic())
+            return self.batches.on_response(batch, call.result(), time.monotonic())
+        tritonctl_error = self.connection.to_tritonctl_error(error, self.batches.served_task.model)
+        return self.batches.on_error(batch, error, tritonctl_error, time.monotonic())
 
 
 async def ask_async(
     connection: AsyncConnection,
     batches: Batches,
-    rows: Sequence[Row],
+    rows: Sequence[TaskRow],
 ) -> list[Any]:
-    """The result of each row, in their order. Errors as in `ask`."""
+    """Return the result of each row, in their order. Errors as in `ask`."""
     batches.add(rows)
     outcomes: list[Outcome] = []
     calls: set[asyncio.Task[list[Outcome]]] = set()
 
-    async def one(batch: Batch) -> list[Outcome]:
+    async def send_batch(batch: Batch) -> list[Outcome]:
         try:
             response = await connection.send(
                 batches.request(batch),
                 seconds=batches.delivery.timeout,
-                metadata=traced(batches.delivery.traceparent),
+                metadata=trace_metadata(batches.delivery.traceparent),
             )
         except grpc.RpcError as error:
-            explained = connection.explained(error)
-            return batches.failed(batch, error, explained, time.monotonic())
-        return batches.answered(batch, response, time.monotonic())
+            tritonctl_error = connection.to_tritonctl_error(error, batches.served_task.model)
+            return batches.on_error(batch, error, tritonctl_error, time.monotonic())
+        return batches.on_response(batch, response, time.monotonic())
 
     try:
         while calls or not batches.empty:
             now = time.monotonic()
             while len(calls) < batches.allowed and (batch := batches.take(now)):
-                calls.add(asyncio.ensure_future(one(batch)))
+                calls.add(asyncio.ensure_future(send_batch(batch)))
             if not calls:
                 await asyncio.sleep(batches.pause(now) or 0.0)
                 continue
@@ -177,7 +178,7 @@ async def ask_async(
     finally:
         for call in calls:
             call.cancel()
-        # Also of those that have failed beside the one whose error is raised.
+        # Retrieve all exceptions, also of calls that failed at the same time.
         await asyncio.gather(*calls, return_exceptions=True)
     return in_order(rows, outcomes)
 
@@ -185,29 +186,29 @@ async def ask_async(
 def ask(
     connection: Connection,
     batches: Batches,
-    rows: Sequence[Row],
+    rows: Sequence[TaskRow],
 ) -> list[Any]:
-    """The result of each row, in their order.
+    """Return the result of each row, in their order.
 
-    Raises ItemsRejectedError, which has the results of the others, where the server refuses rows;
-    ServerError when it does not answer.
+    Raises ItemsRejectedError, which contains the other results, if the server refuses rows;
+    ServerError if it does not answer.
     """
     stream = RowStream(connection, batches)
     stream.offer(rows)
     stream.end()
-    return in_order(rows, [outcome for some in stream.outcomes() for outcome in some])
+    return in_order(rows, [outcome for group in stream.outcomes() for outcome in group])
 
 
-def in_order(rows: Sequence[Row], outcomes: Iterable[Outcome]) -> list[Any]:
-    """The results in the rows' order. Raises ItemsRejectedError where one is an error."""
-    given = {id(row): outcome for row, outcome in outcomes}
-    results = [given[id(row)] for row in rows]
+def in_order(rows: Sequence[TaskRow], outcomes: Iterable[Outcome]) -> list[Any]:
+    """Return the results in the rows' order. Raises ItemsRejectedError if any is an error."""
+    outcome_by_row = {id(row): outcome for row, outcome in outcomes}
+    results = [outcome_by_row[id(row)] for row in rows]
     errors = {
         index: result for index, result in enumerate(results) if isinstance(result, TritonctlError)
     }
     if errors:
-        kept: list[Result | None] = [
+        partial_results: list[Result | None] = [
             None if isinstance(result, TritonctlError) else result for result in results
         ]
-        raise ItemsRejectedError(errors, kept)
+        raise ItemsRejectedError(errors, partial_results)
     return results

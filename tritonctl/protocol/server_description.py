@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running Triton has said of itself, as plain data; `inspection` asks for it."""
+"""The description of a running Triton as plain data; `inspection` collects it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A version of a model in Triton's repository index. `state`: "" for one never asked for."""
+    """A version of a model in Triton's repository index."""
 
     name: str
     version: str
-    state: str
+    state: str  # "" if it was never loaded
     reason: str
 
 
@@ -28,40 +28,33 @@ class TensorMetadata:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that answers. `config`: a serialised ModelConfig, None where it cannot be had.
-
-    streams: whether it is known to be decoupled, with any number of responses to a request.
-    """
+    """A model that answers."""
 
     name: str
     versions: tuple[str, ...]
     inputs: tuple[TensorMetadata, ...]
     outputs: tuple[TensorMetadata, ...]
-    config: bytes | None = None
-    streams: bool = False
+    config: bytes | None = None  # a serialised ModelConfig; None if unavailable
+    streams: bool = False  # known to be decoupled: any number of responses to a request
 
 
 @dataclass(frozen=True)
 class ServerDescription:
-    """A server. `index`: None where it takes a token that we lack.
-
-    unserved: Triton's words for models that were asked for and are not served. open_protocols: the
-    protocols that answer a caller without a token. beyond_loopback: whether other machines reach
-    the port, as far as this one knows.
-    """
+    """A server and its models."""
 
     url: str
     tls: bool
     version: str
-    index: tuple[IndexEntry, ...] | None
+    index: tuple[IndexEntry, ...] | None  # None: requires a token that we do not have
     models: Mapping[str, ServedModel]
+    # Triton's messages about requested models that are not deployed.
     unserved: Mapping[str, str] = field(default_factory=dict)
-    open_protocols: frozenset[str] = frozenset()
-    beyond_loopback: bool = False
+    unrestricted_api_groups: frozenset[str] = frozenset()  # answer without a token
+    beyond_loopback: bool = False  # whether other machines can reach the port, if known here
 
 
 def printable(text: str) -> str:
-    """A server's text without control characters: on a terminal it must not act as commands."""
+    """Replace control characters in a server's text, so that a terminal does not obey them."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )

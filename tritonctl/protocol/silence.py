@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves a server that has taken a stream and says nothing more: no connection breaks then.
+"""Cancel a stream whose server is silent although its connection still works.
 
-Only the time counts in which somebody waits for the server: a reader who is slow makes nobody
-silent. A stream costs a timer, and a chunk of it two assignments.
+Only time in which the reader waits counts, so a slow reader does not make a server silent. A stream
+costs one timer, and a chunk two assignments.
 """
 
 from __future__ import annotations
@@ -18,65 +18,69 @@ from tritonctl.errors import ServerError
 
 
 class SilentServerError(ServerError):
-    """A server has said nothing for too long; another one may continue the request."""
+    """A server was silent for too long; another one may continue the request."""
 
 
-class Silence:
-    """Of one call of grpc.aio, or one that is used as such.
+class SilenceTimer:
+    """Measures the silence of one call of grpc.aio, or a compatible one.
 
-    leave: whether to leave the server after so many seconds; asked again while it says no.
+    should_leave: gets the seconds of silence; called again while it returns False.
     """
 
-    def __init__(self, call: Any, patience: float, leave: Callable[[float], bool]) -> None:
+    def __init__(
+        self, call: Any, silence_limit: float, should_leave: Callable[[float], bool]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._call, self._patience, self._leave = call, patience, leave
+        self._call, self._silence_limit, self._should_leave = call, silence_limit, should_leave
         self._since = self._loop.time()
         self._waiting = True
         self.left_after: float | None = None
-        self._timer = self._loop.call_later(patience, self._look)
+        self._timer = self._loop.call_later(silence_limit, self._check)
 
-    def heard(self) -> None:
-        """A response has come."""
+    def on_response(self) -> None:
+        """Stop measuring: a response has arrived."""
         self._waiting = False
 
     def wait(self) -> None:
-        """The next one is awaited."""
+        """Start measuring: the reader waits for a response."""
         self._waiting, self._since = True, self._loop.time()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Stop the timer."""
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         silent = self._loop.time() - self._since if self._waiting else 0.0
-        if silent >= self._patience and self._leave(silent):
+        if silent >= self._silence_limit and self._should_leave(silent):
             self.left_after = silent
             self._call.cancel()
             return
-        rest = self._patience - silent
-        self._timer = self._loop.call_later(rest if rest > 0 else self._patience / 4, self._look)
+        remaining = self._silence_limit - silent
+        self._timer = self._loop.call_later(
+            remaining if remaining > 0 else self._silence_limit / 4, self._check
+        )
 
 
 @contextmanager
-def listening(
-    call: Any, url: str, patience: float | None, leave: Callable[[float], bool]
-) -> Iterator[Silence | None]:
-    """For the time in which a call's responses are read; None where patience has no end.
+def watch_silence(
+    call: Any, url: str, silence_limit: float | None, should_leave: Callable[[float], bool]
+) -> Iterator[SilenceTimer | None]:
+    """Watch a call while its responses are read. Yields None without a limit.
 
-    Raises SilentServerError for a server that was left.
+    silence_limit: seconds; None: no limit. Raises SilentServerError if the server was left.
     """
-    if patience is None:
+    if silence_limit is None:
         yield None
         return
-    silence = Silence(call, patience, leave)
+    silence = SilenceTimer(call, silence_limit, should_leave)
     try:
         yield silence
-    except (asyncio.CancelledError, grpc.RpcError):  # the former of grpc.aio's own calls
+    except (asyncio.CancelledError, grpc.RpcError):  # CancelledError comes from grpc.aio's calls
         task = asyncio.current_task()
         if silence.left_after is None or (task is not None and task.cancelling()):
             raise
         raise SilentServerError(
-            f"{url} has said nothing for {silence.left_after:.0f} s",
+            f"{url} sent no response for {silence.left_after:.0f} s",
             remedy="look at `tritonctl logs`: the server, or a process of its models, hangs",
         ) from None
     finally:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both clients offer for encoders, classifiers and rerankers: any number of items a call.
+"""Client methods for encoders, classifiers and rerankers, with any number of items per call.
 
     with TritonClient("127.0.0.1:8001") as client:
-        vectors = [one.vector for one in client.embed("encoder", texts)]
+        vectors = [embedding.vector for embedding in client.embed("encoder", texts)]
 
-Items go out in requests of as many rows as the model takes, several in flight. A busy or restarting
-server is asked again, with pauses, for `retry_seconds`. NumPy is imported at the first call.
+Requests contain as many rows as the model takes; several are in flight. The client retries on a
+busy or restarting server, with pauses, for `retry_seconds`. It imports NumPy at the first call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonctl.errors import HostError, UsageError
 from tritonctl.protocol.connection import AsyncConnection, Connection
-from tritonctl.protocol.delivery import USUAL, Delivery
+from tritonctl.protocol.delivery import DEFAULT_DELIVERY, Delivery
 
 if TYPE_CHECKING:
     from tritonctl.protocol.batches import Batches
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         Classification,
         Embedding,
         Relevance,
-        Row,
         ServedTask,
+        TaskRow,
         TokenClassification,
     )
 
@@ -36,23 +36,23 @@ Image = bytes | str | Path
 
 @dataclass(frozen=True)
 class _Call:
-    """Items for a model of one of these tasks, each as BYTES inputs by name."""
+    """A call with items for a model."""
 
     model: str
     task: str
-    items: Sequence[dict[str, bytes]]
+    items: Sequence[dict[str, bytes]]  # BYTES inputs by name
     delivery: Delivery
     options: dict[str, Any]
 
-    def prepared(self, served: ServedTask) -> tuple[Batches, list[Row]]:
-        """Raises UsageError where the model is of another task, or has no such option."""
+    def prepare(self, served_task: ServedTask) -> tuple[Batches, list[TaskRow]]:
+        """Build batches and rows. Raises UsageError for another task or an unknown option."""
         from tritonctl.protocol.batches import Batches
-        from tritonctl.protocol.tasks import Row, RowOptions, refuse_other_task
+        from tritonctl.protocol.tasks import RowOptions, TaskRow, refuse_other_task
 
         options = RowOptions(**self.options)
         inputs = {*options.tensors(), *(name for item in self.items for name in item)}
-        refuse_other_task(served, (self.task,), inputs)
-        return Batches(served, options, self.delivery), [Row(item) for item in self.items]
+        refuse_other_task(served_task, (self.task,), inputs)
+        return Batches(served_task, options, self.delivery), [TaskRow(item) for item in self.items]
 
 
 def _embed(model: str, texts: Sequence[str], delivery: Delivery, **options: Any) -> _Call:
@@ -89,19 +89,19 @@ def _images(
 def _rerank(
     model: str, query: str, texts: Sequence[str], delivery: Delivery, **options: Any
 ) -> _Call:
-    asked = query.encode("utf-8", "surrogatepass")
-    items = [{"query": asked, **item} for item in _texts(texts)]
+    query_bytes = query.encode("utf-8", "surrogatepass")
+    items = [{"query": query_bytes, **item} for item in _texts(texts)]
     return _Call(model, "rerank", items, delivery, options)
 
 
 def _texts(texts: Sequence[str]) -> list[dict[str, bytes]]:
     if isinstance(texts, str):
-        raise UsageError("one text is given where a list is expected", remedy="write [text]")
+        raise UsageError("expected a list of texts, got one text", remedy="write [text]")
     return [{"text_input": text.encode("utf-8", "surrogatepass")} for text in texts]
 
 
 def _file(image: Image) -> bytes:
-    """An encoded image as it is, or the file's content. Raises HostError."""
+    """Return an encoded image unchanged, or read its file. Raises HostError."""
     if isinstance(image, bytes):
         return image
     try:
@@ -112,19 +112,19 @@ def _file(image: Image) -> bytes:
         ) from error
 
 
-def _best_first(given: Sequence[Relevance]) -> list[Relevance]:
-    found = [replace(one, index=index) for index, one in enumerate(given)]
-    return sorted(found, key=lambda one: -one.score)
+def _best_first(relevances: Sequence[Relevance]) -> list[Relevance]:
+    indexed = [replace(relevance, index=index) for index, relevance in enumerate(relevances)]
+    return sorted(indexed, key=lambda relevance: -relevance.score)
 
 
 class TaskCalls(ABC):
-    """Of the synchronous client.
+    """Task methods of the synchronous client.
 
-    Each call raises UsageError for a model of another task, ItemsRejectedError, which has the
-    results of the others, for items that the model refuses, ServerError without an answer.
+    Each call raises UsageError for a model of another task, ItemsRejectedError, which contains the
+    other results, for items that the model refuses, ServerError without an answer.
     """
 
-    _served: dict[str, ServedTask]
+    _served_tasks: dict[str, ServedTask]
 
     @abstractmethod
     def _task_connection(self) -> Connection: ...
@@ -137,21 +137,21 @@ class TaskCalls(ABC):
         prompt_name: str | None = None,
         dimensions: int | None = None,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Embedding]:
-        """A vector for each text, in their order.
+        """Return a vector for each text, in their order.
 
-        `prompt_name`: a prompt of the model's, such as "query", that goes before each text.
-        `dimensions`: the vectors are cut to so many, for models that are trained for it.
-        `truncate=False`: texts that are too long are refused instead of cut.
+        `prompt_name`: one of the model's prompts, such as "query", put before each text.
+        `dimensions`: length of the vectors, for models trained for it. `truncate=False`: refuse
+        texts that are too long instead of truncating them.
         """
         options = {"prompt_name": prompt_name, "dimensions": dimensions, "truncate": truncate}
         return self._answers(_embed(model, texts, delivery, **options))
 
     def embed_images(
-        self, model: str, images: Sequence[Image], *, delivery: Delivery = USUAL
+        self, model: str, images: Sequence[Image], *, delivery: Delivery = DEFAULT_DELIVERY
     ) -> list[Embedding]:
-        """A vector for each image: a path, or the bytes of an encoded file."""
+        """Return a vector for each image: a path, or the bytes of an encoded file."""
         return self._answers(_images(model, "image_embedding", images, delivery))
 
     def classify(
@@ -162,9 +162,9 @@ class TaskCalls(ABC):
         *,
         top_k: int | None = None,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Classification]:
-        """Labels and scores for each text, or pair of texts, best first; `top_k`: so many."""
+        """Return labels and scores for each text or pair, best first; `top_k`: how many."""
         return self._answers(
             _classify(model, texts, text_pairs, delivery, top_k=top_k, truncate=truncate)
         )
@@ -175,9 +175,9 @@ class TaskCalls(ABC):
         images: Sequence[Image],
         *,
         top_k: int | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Classification]:
-        """Labels and scores for each image: a path, or the bytes of an encoded file."""
+        """Return labels and scores for each image: a path, or the bytes of an encoded file."""
         return self._answers(_images(model, "image_classification", images, delivery, top_k=top_k))
 
     def classify_tokens(
@@ -186,9 +186,9 @@ class TaskCalls(ABC):
         texts: Sequence[str],
         *,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[TokenClassification]:
-        """The entities in each text."""
+        """Return the entities in each text."""
         call = _Call(model, "token_classification", _texts(texts), delivery, {"truncate": truncate})
         return self._answers(call)
 
@@ -199,31 +199,31 @@ class TaskCalls(ABC):
         texts: Sequence[str],
         *,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Relevance]:
-        """How well each text answers the query, best first; `index` says which text it is."""
+        """Return the relevance of each text to the query, best first; `index`: the text's."""
         return _best_first(self._answers(_rerank(model, query, texts, delivery, truncate=truncate)))
 
     def _answers(self, call: _Call) -> list[Any]:
-        from tritonctl.protocol.row_calls import ask, served_task
+        from tritonctl.protocol.row_calls import ask, describe_task
 
         connection = self._task_connection()
-        served = self._served.get(call.model) or served_task(connection, call.model)
-        batches, rows = call.prepared(served)
+        served_task = self._served_tasks.get(call.model) or describe_task(connection, call.model)
+        batches, rows = call.prepare(served_task)
         try:
             answers = ask(connection, batches, rows)
         except BaseException:
-            # It may be another model by now.
-            self._served.pop(call.model, None)
+            # The model may have been replaced.
+            self._served_tasks.pop(call.model, None)
             raise
-        self._served[call.model] = served
+        self._served_tasks[call.model] = served_task
         return answers
 
 
 class AsyncTaskCalls(ABC):
-    """Of the client for asyncio: as `TaskCalls`."""
+    """Task methods of the asyncio client; as `TaskCalls`."""
 
-    _served: dict[str, ServedTask]
+    _served_tasks: dict[str, ServedTask]
 
     @abstractmethod
     def _task_connection(self) -> AsyncConnection: ...
@@ -236,14 +236,14 @@ class AsyncTaskCalls(ABC):
         prompt_name: str | None = None,
         dimensions: int | None = None,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Embedding]:
         """As `TritonClient.embed`."""
         options = {"prompt_name": prompt_name, "dimensions": dimensions, "truncate": truncate}
         return await self._answers(_embed(model, texts, delivery, **options))
 
     async def embed_images(
-        self, model: str, images: Sequence[Image], *, delivery: Delivery = USUAL
+        self, model: str, images: Sequence[Image], *, delivery: Delivery = DEFAULT_DELIVERY
     ) -> list[Embedding]:
         """As `TritonClient.embed_images`."""
         return await self._answers(_images(model, "image_embedding", images, delivery))
@@ -256,7 +256,7 @@ class AsyncTaskCalls(ABC):
         *,
         top_k: int | None = None,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Classification]:
         """As `TritonClient.classify`."""
         return await self._answers(
@@ -269,7 +269,7 @@ class AsyncTaskCalls(ABC):
         images: Sequence[Image],
         *,
         top_k: int | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Classification]:
         """As `TritonClient.classify_images`."""
         call = _images(model, "image_classification", images, delivery, top_k=top_k)
@@ -281,7 +281,7 @@ class AsyncTaskCalls(ABC):
         texts: Sequence[str],
         *,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[TokenClassification]:
         """As `TritonClient.classify_tokens`."""
         call = _Call(model, "token_classification", _texts(texts), delivery, {"truncate": truncate})
@@ -294,31 +294,31 @@ class AsyncTaskCalls(ABC):
         texts: Sequence[str],
         *,
         truncate: bool | None = None,
-        delivery: Delivery = USUAL,
+        delivery: Delivery = DEFAULT_DELIVERY,
     ) -> list[Relevance]:
         """As `TritonClient.rerank`."""
         call = _rerank(model, query, texts, delivery, truncate=truncate)
         return _best_first(await self._answers(call))
 
-    async def described(self, model: str) -> ServedTask:
-        """What a model is served for.
+    async def describe_task(self, model: str) -> ServedTask:
+        """Return a deployed model's task.
 
-        Raises RequestRejectedError where there is none of that name, ServerError without an answer.
+        Raises RequestRejectedError for an unknown name, ServerError without an answer.
         """
-        from tritonctl.protocol.row_calls import served_task_async
+        from tritonctl.protocol.row_calls import describe_task_async
 
-        return await served_task_async(self._task_connection(), model)
+        return await describe_task_async(self._task_connection(), model)
 
     async def _answers(self, call: _Call) -> list[Any]:
         from tritonctl.protocol.row_calls import ask_async
 
         connection = self._task_connection()
-        served = self._served.get(call.model) or await self.described(call.model)
-        batches, rows = call.prepared(served)
+        served_task = self._served_tasks.get(call.model) or await self.describe_task(call.model)
+        batches, rows = call.prepare(served_task)
         try:
             answers = await ask_async(connection, batches, rows)
         except BaseException:
-            self._served.pop(call.model, None)
+            self._served_tasks.pop(call.model, None)
             raise
-        self._served[call.model] = served
+        self._served_tasks[call.model] = served_task
         return answers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on a command line, `NAME=VALUE` or `NAME=@FILE`, checked against a model's inputs."""
+"""Parse tensors of a command line, `NAME=VALUE` or `NAME=@FILE`, for a model's inputs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _BYTES = "BYTES"
 
 
 def parse_tensors(declared: Sequence[TensorMetadata], options: Sequence[str]) -> dict[str, Array]:
-    """The arrays of `--input` options. Raises UsageError for what the model would not take."""
+    """Parse `--input` options to arrays. Raises UsageError for values that the model refuses."""
     tensors = {tensor.name: tensor for tensor in declared}
     if not options:
         raise UsageError(
-            "the model is asked with nothing: no --input is given",
+            "no --input is given",
             remedy=f"give each as --input NAME=VALUE; the model's inputs: {_listing(tensors)}",
         )
     arrays: dict[str, Array] = {}
     for text in options:
-        name, parted, value = text.partition("=")
-        if not parted or name not in tensors or name in arrays:
+        name, separator, value = text.partition("=")
+        if not separator or name not in tensors or name in arrays:
             raise UsageError(
-                f"--input {text}: {_why_not(name, parted, arrays)}",
+                f"--input {text}: {_rejection_reason(name, separator, arrays)}",
                 remedy=f"write NAME=VALUE or NAME=@FILE; the model's inputs: {_listing(tensors)}",
             )
-        arrays[name] = _fitting(tensors[name], _value(tensors[name], value))
+        arrays[name] = _check_shape(tensors[name], _value(tensors[name], value))
     return arrays
 
 
-def _why_not(name: str, parted: str, arrays: Mapping[str, Array]) -> str:
-    if not parted:
+def _rejection_reason(name: str, separator: str, arrays: Mapping[str, Array]) -> str:
+    if not separator:
         return "it has no `=`"
     return f"{name} is given twice" if name in arrays else f"the model has no input `{name}`"
 
@@ -51,7 +51,7 @@ def _listing(tensors: Mapping[str, TensorMetadata]) -> str:
 
 
 def _value(tensor: TensorMetadata, value: str) -> Array:
-    """The value that was typed or is in the file, in its own type, not yet the tensor's."""
+    """Parse a value from the command line or a file, in its natural type."""
     if value.startswith("@"):
         return _from_file(tensor, Path(value[1:]))
     try:
@@ -79,7 +79,7 @@ def _from_file(tensor: TensorMetadata, file: Path) -> Array:
 
 
 def _from_json(tensor: TensorMetadata, value: Any) -> Array:
-    """An array of JSON; a single value becomes a tensor of one element."""
+    """Convert a JSON value to an array; a single value becomes one element."""
     try:
         array: Array = np.array(value, dtype=object if tensor.datatype == _BYTES else None)
     except ValueError as error:  # rows of unequal length
@@ -89,8 +89,8 @@ def _from_json(tensor: TensorMetadata, value: Any) -> Array:
     return array if isinstance(value, list) else array.reshape([1] * len(tensor.shape))
 
 
-def _fitting(tensor: TensorMetadata, array: Array) -> Array:
-    """The array in the tensor's type. Raises UsageError for another shape or type."""
+def _check_shape(tensor: TensorMetadata, array: Array) -> Array:
+    """Convert to the tensor's type. Raises UsageError for another shape or type."""
     shape = list(tensor.shape)
     agree = len(shape) == array.ndim and all(
         want in (-1, size) for want, size in zip(shape, array.shape, strict=True)
@@ -100,15 +100,15 @@ def _fitting(tensor: TensorMetadata, array: Array) -> Array:
             f"--input {tensor.name} has the shape {list(array.shape)}, the model takes {shape}",
             remedy="-1 is any size; the first dimension of a model that batches is the batch",
         )
-    return _typed(tensor, array)
+    return _convert(tensor, array)
 
 
-def _typed(tensor: TensorMetadata, array: Array) -> Array:
+def _convert(tensor: TensorMetadata, array: Array) -> Array:
     if tensor.datatype == _BYTES:
         if all(isinstance(item, str | bytes) for item in array.reshape(-1)):
             return array
         raise UsageError(
-            f"--input {tensor.name} holds other things than texts",
+            f"--input {tensor.name} contains values that are not texts",
             remedy='write them in quotes: "7"',
         )
     kind = NUMPY_OF.get(tensor.datatype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One inference with NumPy arrays: arrays to a request of Triton's gRPC protocol, and back.
+"""Convert NumPy arrays to an inference request of Triton's gRPC protocol, and back.
 
-`TritonClient.infer` imports this when it is called: NumPy costs a command that streams text 0.1 s.
+`TritonClient.infer` imports this lazily: NumPy would delay a command that streams text by 0.1 s.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LENGTH = struct.Struct("<I")
 
 
 def infer_request(model: str, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Any:
-    """A ModelInferRequest for these outputs, or for all without any.
+    """Build a ModelInferRequest. outputs: names; all outputs when empty.
 
-    Raises RequestRejectedError for an array of a type that Triton does not have.
+    Raises RequestRejectedError for an array whose type Triton does not support.
     """
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in inputs.items():
@@ -51,7 +51,7 @@ def _wire(name: str, array: Array) -> str:
 
 
 def raw_content(array: Array, wire: str) -> bytes:
-    """An array's bytes in the protocol's form, for a tensor of that type."""
+    """Encode an array for a tensor of type `wire`."""
     if wire != _BYTES:
         return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
     texts = (item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1))
@@ -59,7 +59,7 @@ def raw_content(array: Array, wire: str) -> bytes:
 
 
 def infer_response(response: Any) -> dict[str, Array]:
-    """The outputs of a ModelInferResponse by name; texts as arrays of bytes objects."""
+    """Return the outputs of a ModelInferResponse by name; texts are arrays of bytes objects."""
     pairs = zip(response.outputs, response.raw_output_contents, strict=True)
     return {output.name: _array(output, raw) for output, raw in pairs}
 
@@ -69,13 +69,13 @@ def _array(output: Any, raw: bytes) -> Array:
     if output.datatype == _BYTES:
         return np.array(texts_of(raw), dtype=object).reshape(shape)
     kind = NUMPY_OF.get(output.datatype)
-    if kind is None:  # BF16: the bits, which NumPy has no type for
+    if kind is None:  # BF16: NumPy has no such type, so return the bits
         return np.frombuffer(raw, dtype="<u2").reshape(shape)
     return np.frombuffer(raw, dtype=np.dtype(kind).newbyteorder("<")).reshape(shape)
 
 
 def texts_of(raw: bytes) -> list[bytes]:
-    """The elements of a BYTES tensor. Raises struct.error for one that is cut."""
+    """Decode the elements of a BYTES tensor. Raises struct.error for truncated data."""
     texts, start = [], 0
     while start < len(raw):
         (length,) = _LENGTH.unpack_from(raw, start)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases: what was rendered, under a number, for good."""
+"""Releases: numbered, immutable copies of a rendered repository."""

@@ -1,62 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`release.json`: what a release is made of, and what was asked of it before it was published."""
+"""`release.json`: the content of a release, and the results of its checks before publication."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path, PurePosixPath
+import stat
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from tritonctl.errors import RepositoryError
-from tritonctl.project.expected import reason
 from tritonctl.repository.contents import RELEASE
+from tritonctl.store.files import IntegrityFinding, StoredFile, read_manifest, write_manifest
 
-# Beside release.json.
+# Folders next to release.json.
 REPOSITORY = "repository"
 REQUIREMENTS = "requirements"
-_LARGEST = 64 << 20  # bytes of a manifest that is read
-
-
-def _inside(path: str) -> str:
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise ValueError("the path leads out of the release")
-    return path
+REPAIR = (
+    "serve another release (`tritonctl releases list`), or publish again: "
+    "`tritonctl releases publish`"
+)
 
 
 class _Record(BaseModel):
-    # Additive: a rollback may meet what a newer tritonctl has published.
+    # Unknown fields are ignored: a rollback may read a manifest from a newer tritonctl.
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
 
-class ReleasedFile(_Record):
-    """A file of the release: its path in it, bytes, SHA-256 in hex, permissions in octal.
+class ReleasedFile(StoredFile):
+    """A file of the release: relative path, bytes, SHA-256 in hex, permissions in octal."""
 
-    `linked`: it shares its bytes with the engine store.
-    """
+    model_config = _Record.model_config
 
-    path: Annotated[str, AfterValidator(_inside)]
-    size: Annotated[int, Field(ge=0)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     mode: Literal["0444", "0555"]
-    linked: bool = False
+    linked: bool = False  # a hard link into the engine store
+
+    def find_deviation(self, folder: Path) -> IntegrityFinding | None:
+        """Compare the file's content, then its permissions, with this record."""
+        if finding := super().find_deviation(folder):
+            return finding
+        mode = f"{stat.S_IMODE((folder / self.path).lstat().st_mode):04o}"
+        if mode == self.mode:
+            return None
+        detail = f"its permissions are {mode} instead of {self.mode}"
+        return IntegrityFinding("mode", self.path, detail)
 
 
 class ReleasedModel(_Record):
-    """A folder of its repository.
-
-    `owner`: the public model whose step it is. `version`: its version folder; null of a model that
-    was written by hand, whose folders keep their own numbers.
-    """
+    """A model folder of the release's repository."""
 
     name: str
-    owner: str
-    version: str | None
+    owner: str  # the public model whose step it is
+    version: str | None  # the version folder; null for a handwritten model, which keeps its own
 
 
 class ReleasedEngine(_Record):
-    """Where a model's engine came from, and how it answered when it was built."""
+    """The origin of a model's engine, and its evaluation at build time."""
 
     builder: str
     precision: str
@@ -67,83 +66,67 @@ class ReleasedEngine(_Record):
     evaluation: dict[str, Any] | None
 
 
-class Checked(_Record):
-    """What `tritonctl check` said: a release has no errors."""
+class CheckSummary(_Record):
+    """The result of `tritonctl check`; a release has no errors."""
 
     warnings: int
 
 
-class Smoked(_Record):
-    """Whether a server has answered from it. `reason`: why none was asked.
-
-    `ready_seconds`: how long that server took until every model was ready.
-    """
+class SmokeTestSummary(_Record):
+    """The result of the smoke test."""
 
     status: Literal["passed", "not run"]
-    reason: str | None = None
+    reason: str | None = None  # why it did not run
     passed: int = 0
     skipped: int = 0
-    ready_seconds: float | None = None
+    ready_seconds: float | None = None  # from the server's start until every model was ready
 
 
-class Release(_Record):
-    """The whole manifest, the last file written into a release.
-
-    `hash` is over the paths, digests and permissions of `files`, whatever its number: equal
-    content, equal hash. `parent`: the newest release there was.
-    """
+class ReleaseManifest(_Record):
+    """The manifest, the last file written into a release."""
 
     schema_: Literal["tritonctl.release/1"] = Field("tritonctl.release/1", alias="schema")
     number: Annotated[int, Field(ge=1)]
+    # Over the paths, digests and permissions of `files`, not the number: equal content, equal hash.
     hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    parent: str | None
+    parent: str | None  # the newest release at the time of publication
     created: str  # ISO 8601, UTC
-    versions: dict[str, str]  # of tritonctl, and of the server where the project decides it
+    versions: dict[str, str]  # of tritonctl, and of the server if the project pins it
     project: dict[str, Any]  # as it was read, without secrets
     lock: dict[str, Any] | None  # tritonctl.lock
     models: list[ReleasedModel]
     native: list[str]  # Triton's own backends that a server must have
     engines: dict[str, ReleasedEngine]
     files: list[ReleasedFile]
-    check: Checked
-    smoke: Smoked
+    check: CheckSummary
+    smoke: SmokeTestSummary
 
     @property
     def name(self) -> str:
-        """Number and the beginning of the hash: what its folder is called."""
+        """The folder's name: number and start of the hash."""
         return release_name(self.number, self.hash)
 
     @property
     def requirements(self) -> list[str]:
-        """Its files of Python packages, in the order of their numbers."""
-        return sorted(f.path for f in self.files if f.path.startswith(f"{REQUIREMENTS}/"))
+        """The requirements files without their locks, in the order of their numbers."""
+        paths = (file.path for file in self.files)
+        return sorted(p for p in paths if p.startswith(f"{REQUIREMENTS}/") and p.endswith(".txt"))
 
 
 def release_name(number: int, content: str) -> str:
-    """`3-0d5f2a7c91be`."""
+    """Return a name such as `3-0d5f2a7c91be`."""
     return f"{number}-{content[:12]}"
 
 
-def write_release(folder: Path, release: Release) -> None:
-    """Write the manifest of a release that is being made. Raises OSError."""
-    record = release.model_dump(by_alias=True, mode="json")
-    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    (folder / RELEASE).write_text(text, encoding="utf-8")
+def write_release(folder: Path, release: ReleaseManifest) -> None:
+    """Write the manifest of a staged release. Raises HostError."""
+    write_manifest(folder / RELEASE, release)
 
 
-def read_release(folder: Path) -> Release:
-    """The manifest of a release. Raises RepositoryError when it is missing or malformed."""
+def read_release(folder: Path) -> ReleaseManifest:
+    """Read the manifest of a release. Raises RepositoryError if it is missing or malformed."""
     file = folder / RELEASE
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise RepositoryError(f"{file} is no manifest: it is too large", remedy=_REMEDY)
-        release = Release.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        why = error.strerror if isinstance(error, OSError) else reason(error)
-        raise RepositoryError(f"{file} cannot be read: {why}", remedy=_REMEDY) from error
+    release = read_manifest(file, ReleaseManifest, remedy=REPAIR)
     if release.name != folder.name and not folder.name.startswith("."):
-        raise RepositoryError(f"{file} is that of release {release.name}", remedy=_REMEDY)
+        raise RepositoryError(f"{file} belongs to release {release.name}", remedy=REPAIR)
     return release
-
-
-_REMEDY = "serve another release (`tritonctl releases list`), or publish again: `tritonctl release`"

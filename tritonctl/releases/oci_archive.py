@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An OCI image layout in one tar file, written from its beginning to its end in one pass.
+"""An OCI image layout in one tar file, written in one pass.
 
 https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md: `oci-layout`, `index.json`
-and each blob as `blobs/sha256/DIGEST`. Beside them `manifest.json` of `docker save`, for every
-`docker load`; other readers skip it. Equal content, equal bytes: no time, no name of a user.
+and each blob as `blobs/sha256/DIGEST`. It also has `manifest.json` of `docker save`, which every
+`docker load` reads; other readers skip it. Equal content gives equal bytes: no time, no user name.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"  # not packed: weights hardly get smaller
-USER = 1000  # whom the chart's pods run as
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"  # uncompressed: weights hardly shrink
+USER = 1000  # the user id of the chart's pods
 _BLOCK = tarfile.BLOCKSIZE  # bytes
 _END = 2 * _BLOCK
 _BLOBS = "blobs/sha256"
@@ -28,42 +28,39 @@ _BLOBS = "blobs/sha256"
 
 @dataclass(frozen=True)
 class Blob:
-    """What a manifest says of one: `digest` with its algorithm, `size` in bytes."""
+    """A blob as a manifest names it: `digest` with its algorithm, `size` in bytes."""
 
     media_type: str
     digest: str
     size: int
 
-    def described(self) -> dict[str, Any]:
-        """A descriptor of the specification."""
+    def descriptor(self) -> dict[str, Any]:
+        """Return the OCI descriptor."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
     @property
-    def place(self) -> str:
-        """Its path in the archive."""
+    def path(self) -> str:
+        """The path in the archive."""
         return f"{_BLOBS}/{self.digest.partition(':')[2]}"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A file in a layer, or a link where `link` says to what; mode: its permissions.
-
-    content: reads the file's `size` bytes.
-    """
+class LayerEntry:
+    """A file or a link in a layer."""
 
     path: str
-    size: int = 0
-    mode: int = 0o444
-    content: Callable[[], Iterable[bytes]] = tuple
-    link: str | None = None
+    size: int = 0  # bytes
+    mode: int = 0o444  # permissions
+    content: Callable[[], Iterable[bytes]] = tuple  # reads the file's `size` bytes
+    link: str | None = None  # the target of a link
 
 
-class Layer:
-    """A tar of entries and of the folders above them; `size` in bytes, known before writing."""
+class ImageLayer:
+    """A tar of entries and their parent folders; `size` in bytes is known before writing."""
 
-    def __init__(self, entries: Iterable[Entry], empty_folders: Iterable[str] = ()) -> None:
+    def __init__(self, entries: Iterable[LayerEntry], empty_folders: Iterable[str] = ()) -> None:
         ordered = sorted(entries, key=lambda entry: PurePosixPath(entry.path).parts)
-        self._parts: list[tuple[bytes, Entry | None]] = [
+        self._parts: list[tuple[bytes, LayerEntry | None]] = [
             (_folder(path), None) for path in _folders(ordered, empty_folders)
         ]
         self._parts += [(_header(entry), entry) for entry in ordered]
@@ -72,7 +69,7 @@ class Layer:
         )
 
     def chunks(self) -> Iterator[bytes]:
-        """The whole tar; each file is read when its turn has come."""
+        """Yield the tar; reads each file only when its turn comes."""
         for header, entry in self._parts:
             yield header
             if entry is not None:
@@ -81,8 +78,8 @@ class Layer:
         yield bytes(_END)
 
 
-class Archive:
-    """Writes the layout into `file`, which is new, can seek and stays the caller's to close."""
+class ImageArchive:
+    """Write the layout into `file`, which must be new and seekable; the caller closes it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -91,9 +88,9 @@ class Archive:
         self._member("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
 
     def add(self, media_type: str, size: int, chunks: Iterable[bytes]) -> Blob:
-        """A blob of `size` bytes, read once: its name, the digest, is written last.
+        """Add a blob of `size` bytes, read once; its header with the digest is written last.
 
-        Raises ValueError where the chunks are more or fewer, OSError.
+        Raises ValueError if the chunks have another size, OSError.
         """
         start = self._file.tell()
         self._file.write(bytes(_BLOCK))
@@ -107,7 +104,7 @@ class Archive:
         blob = Blob(media_type, f"sha256:{digest.hexdigest()}", size)
         end = self._file.tell()
         self._file.seek(start)
-        self._file.write(_outer(blob.place, size))
+        self._file.write(_blob_header(blob.path, size))
         self._file.seek(end)
         return blob
 
@@ -118,9 +115,9 @@ class Archive:
         annotations: Mapping[str, str],
         name: str,
     ) -> Blob:
-        """Write what holds the layers together; returns the manifest, whose digest is the image's.
+        """Write configuration, manifest and index; return the manifest, which names the image.
 
-        config: without `rootfs`. name: of the image, `NAME:TAG`. Raises OSError.
+        `config` has no `rootfs`; `name` is the image's `NAME:TAG`. Raises OSError.
         """
         roots = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
         configured = self._json(CONFIG_TYPE, {**config, "rootfs": roots})
@@ -129,8 +126,8 @@ class Archive:
             {
                 "schemaVersion": 2,
                 "mediaType": MANIFEST_TYPE,
-                "config": configured.described(),
-                "layers": [layer.described() for layer in layers],
+                "config": configured.descriptor(),
+                "layers": [layer.descriptor() for layer in layers],
                 "annotations": dict(annotations),
             },
         )
@@ -138,13 +135,13 @@ class Archive:
         index = {
             "schemaVersion": 2,
             "mediaType": INDEX_TYPE,
-            "manifests": [{**manifest.described(), "annotations": tag}],
+            "manifests": [{**manifest.descriptor(), "annotations": tag}],
         }
         self._member("index.json", _text(index))
         saved = {
-            "Config": configured.place,
+            "Config": configured.path,
             "RepoTags": [name],
-            "Layers": [layer.place for layer in layers],
+            "Layers": [layer.path for layer in layers],
         }
         self._member("manifest.json", _text([saved]))
         self._file.write(bytes(_END))
@@ -156,7 +153,7 @@ class Archive:
 
     def _member(self, path: str, content: bytes) -> None:
         padding = bytes(_padded(len(content)) - len(content))
-        self._file.write(_outer(path, len(content)) + content + padding)
+        self._file.write(_blob_header(path, len(content)) + content + padding)
 
 
 def _text(value: Any) -> bytes:
@@ -167,15 +164,17 @@ def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _folders(entries: Sequence[Entry], empty: Iterable[str]) -> list[str]:
-    """Above the entries, and empty ones; each before what is in it."""
+def _folders(entries: Sequence[LayerEntry], empty: Iterable[str]) -> list[str]:
+    """Parent folders of the entries, and empty folders; each before its content."""
     paths = [PurePosixPath(entry.path) for entry in entries]
-    alone = [PurePosixPath(folder) for folder in empty]
-    found = {parent for path in [*paths, *alone] for parent in path.parents} | set(alone)
-    return [str(path) for path in sorted(found, key=lambda path: path.parts) if path.parts]
+    empty_paths = [PurePosixPath(folder) for folder in empty]
+    folders = {parent for path in [*paths, *empty_paths] for parent in path.parents} | set(
+        empty_paths
+    )
+    return [str(path) for path in sorted(folders, key=lambda path: path.parts) if path.parts]
 
 
-def _header(entry: Entry) -> bytes:
+def _header(entry: LayerEntry) -> bytes:
     member = _member_of(entry.path, entry.mode)
     if entry.link is None:
         member.size = entry.size
@@ -190,8 +189,8 @@ def _folder(path: str) -> bytes:
     return member.tobuf(tarfile.PAX_FORMAT)
 
 
-def _outer(path: str, size: int) -> bytes:
-    """One block, whatever the size: of a blob it is written after the content."""
+def _blob_header(path: str, size: int) -> bytes:
+    """A header of one block for any size: a blob's is written after its content."""
     member = _member_of(path, 0o644)
     member.size = size
     return member.tobuf(tarfile.GNU_FORMAT)

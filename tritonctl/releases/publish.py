@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes what was rendered as a release: stage, verify, check, ask, seal, rename.
+"""Publish a rendered project as a release: stage, verify, check, smoke test, seal, rename.
 
-Whatever ends it before the rename, no release appears; the folder it leaves is hidden, and goes
-with the next release.
+If publishing fails before the rename, no release appears. The hidden staging folder that it may
+leave is removed with the next release.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.build.engine import Artefact, evaluation_of
-from tritonctl.engines.build.fingerprint import sha256
-from tritonctl.engines.hub.lock_file import FILE as LOCK_FILE
+from tritonctl.engines.builds.engine import Artefact, evaluation_of
+from tritonctl.engines.sources.lock_file import LOCK_FILE
 from tritonctl.errors import RepositoryError
-from tritonctl.host.files import exclusive, explained, read_record
+from tritonctl.host.files import as_host_error, exclusive, read_record, sha256
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.host.redaction import Redaction
 from tritonctl.host.version import __version__
@@ -28,153 +26,145 @@ from tritonctl.project.schema import Project
 from tritonctl.releases import staging
 from tritonctl.releases.manifest import (
     REPOSITORY,
-    Checked,
-    Release,
+    CheckSummary,
     ReleasedEngine,
     ReleasedFile,
     ReleasedModel,
-    Smoked,
+    ReleaseManifest,
+    SmokeTestSummary,
     release_name,
     write_release,
 )
 from tritonctl.releases.serving import rendered_release
 from tritonctl.releases.store import (
     LOCK,
-    REMOVED,
-    STAGING,
-    Stored,
-    keep_number,
+    StoredRelease,
     next_number,
+    record_number,
     releases_folder,
-    remove_tree,
     stored_releases,
 )
-from tritonctl.repository.checking import refuse_mistakes
-from tritonctl.repository.plan import Plan
-from tritonctl.repository.publish import Rendered, compile_python, render, unchanged
+from tritonctl.repository.checking import check_staged_repository
+from tritonctl.repository.plan import RepositoryPlan
+from tritonctl.repository.publish import RenderedRepository, compile_python, hold_unchanged, render
 from tritonctl.repository.server_fields import server_version
+from tritonctl.store.folders import REMOVED, STAGING, publish_folder, remove_tree, staging_folder
 
 _BLOTTED = "[removed]"
 # Asks a server of the staged release; raises ServerError where an answer is wrong.
-Trial = Callable[[Project, Rendered, Progress], Smoked]
+Trial = Callable[[Project, RenderedRepository, Progress], SmokeTestSummary]
 
 
 @dataclass(frozen=True)
-class Published:
-    """A release, and whether this call made it. `copied`: files that could not be linked."""
+class PublishedRelease:
+    """A published release."""
 
-    stored: Stored
-    fresh: bool
-    copied: tuple[str, ...] = ()
+    stored: StoredRelease
+    fresh: bool  # whether this call made it
+    copied: tuple[str, ...] = ()  # files that could not be linked
 
 
-def publish(project: Project, progress: Progress, trial: Trial) -> Published:
-    """Render the project and publish it, unless a release with that content is there.
+def publish(project: Project, progress: Progress, run_smoke_test: Trial) -> PublishedRelease:
+    """Render the project and publish it, unless a release with that content exists.
 
-    Raises RepositoryError for an engine that is not built or not as it was built and for what
-    `check` refuses, what `trial` raises, and HostError. There is then no new release.
+    Raises RepositoryError for a missing or changed engine and for errors of `check`, any error of
+    `run_smoke_test`, and HostError. In each case no release appears.
     """
     rendered = render(project, progress)
     folder = releases_folder(project)
-    with exclusive(folder / LOCK, progress, "publish a release"), explained(folder):
-        remove_leftovers(folder)
-        known = stored_releases(project)
-        number = next_number(folder, known)
-        with _staging(folder / f"{STAGING}{number}") as place:
-            return _published(project, rendered, known, number, place, progress, trial)
+    with exclusive(folder / LOCK, progress, "publish a release"), as_host_error(folder):
+        for leftover in (*folder.glob(f"{STAGING}*"), *folder.glob(f"{REMOVED}*")):
+            remove_tree(leftover)
+        existing = stored_releases(project)
+        number = next_number(folder, existing)
+        with staging_folder(folder / f"{STAGING}{number}") as staging_path:
+            return _publish_rendered(
+                project, rendered, existing, number, staging_path, progress, run_smoke_test
+            )
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what killed commands left. The caller holds the lock. Raises OSError."""
-    for pattern in (f"{STAGING}*", f"{REMOVED}*"):
-        for left in folder.glob(pattern):
-            remove_tree(left)
-
-
-@contextmanager
-def _staging(place: Path) -> Iterator[Path]:
-    place.mkdir()
-    try:
-        yield place
-    finally:
-        if place.exists():
-            with suppress(OSError):  # the next release removes it
-                remove_tree(place)
-
-
-def _published(
+def _publish_rendered(
     project: Project,
-    rendered: Rendered,
-    known: list[Stored],
+    rendered: RenderedRepository,
+    existing: list[StoredRelease],
     number: int,
-    place: Path,
+    staging_path: Path,
     progress: Progress,
-    trial: Trial,
-) -> Published:
-    plan, folder = rendered.plan, place.parent
-    with progress.step(f"Staging release {number}") as step, unchanged(rendered, progress):
-        placed = staging.place_models(plan, rendered.repository, place, number)
-        staging.place_requirements(plan, place)
+    run_smoke_test: Trial,
+) -> PublishedRelease:
+    plan, folder = rendered.plan, staging_path.parent
+    with progress.step(f"Staging release {number}") as step, hold_unchanged(rendered, progress):
+        placed_models = staging.place_models(plan, rendered.repository, staging_path, number)
+        staging.place_requirements(plan, staging_path)
         step.update("configurations")
-        # Twice: the hash is part of the place that some of them name.
-        counted = staging.place_configs(plan, placed, rendered.repository, place, place)
+        # Written twice: some name the release folder, whose name has the hash.
+        counted = staging.place_configs(
+            plan, placed_models, rendered.repository, staging_path, staging_path
+        )
         step.update("digests")
-        files = staging.described(place, placed.linked)
-        content = staging.content_hash(files, placed.models, counted)
+        files = staging.describe_files(staging_path, placed_models.linked)
+        content = staging.content_hash(files, placed_models.models, counted)
         final = folder / release_name(number, content)
-        if same := next(
-            (one for one in known if one.release and one.release.hash == content), None
-        ):
-            return Published(same, fresh=False)
-        staging.place_configs(plan, placed, rendered.repository, place, final)
-        files = _with_digests_again(files, place, counted)
-    engines = _engine_files(plan, placed.models)
+        if same := _release_with_content(existing, content):
+            return PublishedRelease(same, fresh=False)
+        staging.place_configs(plan, placed_models, rendered.repository, staging_path, final)
+        files = _with_updated_digests(files, staging_path, counted)
+    engines = _engine_files(plan, placed_models.models)
     _refuse_damaged(files, engines)
-    compile_python(place / REPOSITORY / model for model in plan.served)
+    compile_python(staging_path / REPOSITORY / model for model in plan.model_names)
     with progress.step(f"Checking release {number}"):
-        # What is doubtful has been said while rendering.
-        warnings = refuse_mistakes(place / REPOSITORY, project, Silent(), {})
-    release = Release(
+        # Rendering already reported warnings.
+        warnings = check_staged_repository(staging_path / REPOSITORY, project, Silent(), {})
+    release = ReleaseManifest(
         number=number,
         hash=content,
-        parent=known[-1].name if known else None,
+        parent=existing[-1].name if existing else None,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=_versions(project),
         project=without_secrets(project.model_dump(mode="json", by_alias=True)),
         lock=read_record(project.root / LOCK_FILE) or None,
-        models=list(placed.models),
+        models=list(placed_models.models),
         native=list(plan.native),
         engines={name: _engine(artefact) for name, artefact in sorted(plan.artefacts.items())},
         files=files,
-        check=Checked(warnings=warnings),
-        smoke=Smoked(status="not run", reason="not yet"),
+        check=CheckSummary(warnings=warnings),
+        smoke=SmokeTestSummary(status="not run", reason="not yet"),
     )
-    write_release(place, release)
-    asked = trial(*rendered_release(project, Stored(place, release)), progress)
-    release = release.model_copy(update={"smoke": asked})
-    write_release(place, release)
+    write_release(staging_path, release)
+    smoke_test = run_smoke_test(
+        *rendered_release(project, StoredRelease(staging_path, release)), progress
+    )
+    release = release.model_copy(update={"smoke": smoke_test})
+    write_release(staging_path, release)
     with progress.step(f"Sealing release {number}"):
-        staging.seal(place)
-        keep_number(folder, number)
-        os.rename(place, final)
+        staging.seal(staging_path)
+        record_number(folder, number)
+        publish_folder(staging_path, final)
         staging.sync(folder)
     copied = tuple(file.path for file in files if file.path in engines and not file.linked)
-    return Published(Stored(final, release), fresh=True, copied=copied)
+    return PublishedRelease(StoredRelease(final, release), fresh=True, copied=copied)
 
 
-def _with_digests_again(
-    files: list[ReleasedFile], place: Path, written: Iterable[str]
+def _release_with_content(existing: list[StoredRelease], content: str) -> StoredRelease | None:
+    """Return the existing release with this content hash."""
+    return next((each for each in existing if each.record and each.record.hash == content), None)
+
+
+def _with_updated_digests(
+    files: list[ReleasedFile], staging_path: Path, written: Iterable[str]
 ) -> list[ReleasedFile]:
-    """The list with these files as they were written last."""
+    """Update digest and size of rewritten files in the list."""
     fresh = {
-        path: {"sha256": sha256(place / path), "size": (place / path).stat().st_size}
+        path: {"sha256": sha256(staging_path / path), "size": (staging_path / path).stat().st_size}
         for path in written
     }
     return [file.model_copy(update=fresh.get(file.path, {})) for file in files]
 
 
-def _engine_files(plan: Plan, models: Iterable[ReleasedModel]) -> dict[str, tuple[str, str]]:
-    """By path in the release: an engine file's digest when it was built, and its public model."""
+def _engine_files(
+    plan: RepositoryPlan, models: Iterable[ReleasedModel]
+) -> dict[str, tuple[str, str]]:
+    """By path in the release: an engine file's digest at build time, and its public model."""
     versions = {model.name: model.version for model in models}
     built = {
         artefact.folder / file.path: (file.sha256, name)
@@ -197,7 +187,7 @@ def _refuse_damaged(files: Iterable[ReleasedFile], expected: Mapping[str, tuple[
                 f"{file.path.partition('/')[2]} is not what was built: its SHA-256 differs from "
                 f"the manifest of {owner}",
                 remedy=f"build it again: `tritonctl build --force {owner}`, then "
-                "`tritonctl release`",
+                "`tritonctl releases publish`",
             )
 
 
@@ -222,17 +212,17 @@ def _versions(project: Project) -> dict[str, str]:
 
 
 def without_secrets(value: Any, key: str = "") -> Any:
-    """A part of the project file without what looks like a secret, or stands in the environment
-    as one.
+    """Return a part of the project file without values that look like secrets, or that the
+    environment holds as secrets.
     """
-    return _cleaned(value, key, Redaction.of(os.environ, ()))
+    return _redacted(value, key, Redaction.of(os.environ, ()))
 
 
-def _cleaned(value: Any, key: str, redaction: Redaction) -> Any:
+def _redacted(value: Any, key: str, redaction: Redaction) -> Any:
     if isinstance(value, dict):
-        return {name: _cleaned(inner, name, redaction) for name, inner in value.items()}
+        return {name: _redacted(inner, name, redaction) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_cleaned(inner, key, redaction) for inner in value]
+        return [_redacted(inner, key, redaction) for inner in value]
     if not isinstance(value, str):
         return value
     text = redaction(f"{key}: {value}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release as the rest of tritonctl knows what it serves: a project, and what was rendered of it.
+"""A release as the project and the rendered repository that the rest of tritonctl expects.
 
-Models and ensembles are those of the release; server, containers, gateway and frontend are those
-of the project now: they belong to the machine.
+Models and ensembles come from the release. Server, containers, gateway and frontend come from the
+current project: they belong to the machine.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.host.files import explained
+from tritonctl.host.files import as_host_error
 from tritonctl.project.expected import reason
 from tritonctl.project.schema import Composed, Model, Project
-from tritonctl.releases.manifest import REPOSITORY, Release
+from tritonctl.releases.manifest import REPOSITORY, ReleaseManifest
 from tritonctl.releases.staging import rendered_model
-from tritonctl.releases.store import Stored
+from tritonctl.releases.store import StoredRelease
 from tritonctl.repository.contents import HandwrittenModel
-from tritonctl.repository.plan import Plan
-from tritonctl.repository.planned import Served
-from tritonctl.repository.publish import Rendered
+from tritonctl.repository.plan import RepositoryPlan
+from tritonctl.repository.planned import ServedRelease
+from tritonctl.repository.publish import RenderedRepository
 
 
 def rendered_release(
-    project: Project, stored: Stored, link: Path | None = None
-) -> tuple[Project, Rendered]:
-    """The project as it was released, and its repository. Nothing is built or rendered.
+    project: Project, stored: StoredRelease, link: Path | None = None
+) -> tuple[Project, RenderedRepository]:
+    """Return the project as released, and its repository, without building or rendering.
 
-    link: what leads a server to the release; None: its own folder. Raises RepositoryError,
-    ConfigurationError for a release that this tritonctl does not read, HostError.
+    link: the link through which a server finds the release; None: the release's folder. Raises
+    RepositoryError, ConfigurationError if this tritonctl cannot read the release, HostError.
     """
     release = stored.manifest()
     paths = [file.path for file in release.files]
-    with explained(stored.folder):
+    with as_host_error(stored.folder):
         models = tuple(
             rendered_model(model, stored.folder, paths)
             for model in release.models
@@ -47,16 +47,16 @@ def rendered_release(
         if model.version is None
     )
     requirements = tuple(stored.folder / path for path in release.requirements)
-    served = Served(release.name, requirements, link and link / REPOSITORY)
-    plan = Plan(models, (), tuple(release.native), {}, by_hand, served)
+    served_release = ServedRelease(release.name, requirements, link and link / REPOSITORY)
+    plan = RepositoryPlan(models, (), tuple(release.native), {}, by_hand, served_release)
     names = tuple(model.name for model in models)
     return (
         _project(project, stored, release),
-        Rendered(stored.repository, plan, changed=(), unchanged=names, removed=()),
+        RenderedRepository(stored.repository, plan, changed=(), unchanged=names, removed=()),
     )
 
 
-def _project(project: Project, stored: Stored, release: Release) -> Project:
+def _project(project: Project, stored: StoredRelease, release: ReleaseManifest) -> Project:
     sections: dict[str, type[BaseModel]] = {"models": Model, "ensembles": Composed}
     try:
         parts = {
@@ -69,9 +69,9 @@ def _project(project: Project, stored: Stored, release: Release) -> Project:
     except ValidationError as error:
         raise ConfigurationError(
             f"release {release.name} was published by tritonctl "
-            f"{release.versions.get('tritonctl', '?')}, and this one does not know its settings: "
+            f"{release.versions.get('tritonctl', '?')}, and this version cannot read its settings: "
             f"{reason(error)}",
-            remedy="serve it with that version, or publish again: `tritonctl release`",
+            remedy="serve it with that version, or publish again: `tritonctl releases publish`",
         ) from error
     if project.frontend is not None:
         try:

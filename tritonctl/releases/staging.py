@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lays a release out in its staging folder: linked where nobody writes, copied where people edit.
+"""Lay out a release in its staging folder: link immutable files, copy editable ones.
 
-A hard link shares its permissions with the file in the engine store: an engine that was released
-cannot be written to there, either. Nobody does: builds and renderings put a new file in its place.
+A hard link shares its permissions with the file in the engine store, so a released engine becomes
+read-only there, too. Builds and renderings replace such files and never write to them.
 """
 
 from __future__ import annotations
@@ -17,41 +17,46 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.engines.build.fingerprint import sha256
 from tritonctl.errors import RepositoryError
-from tritonctl.host.environments import requirement_lines
+from tritonctl.host.files import sha256
+from tritonctl.host.requirements import (
+    LOCK_SUFFIX,
+    lock_of,
+    requirement_lines,
+    requirements_text,
+)
 from tritonctl.host.resources import usable_cores
 from tritonctl.project.schema import STATE_FOLDER
 from tritonctl.releases.manifest import REPOSITORY, REQUIREMENTS, ReleasedFile, ReleasedModel
 from tritonctl.repository.contents import CONFIG, HandwrittenModel
-from tritonctl.repository.plan import Plan
+from tritonctl.repository.plan import RepositoryPlan
 from tritonctl.repository.planned import PlannedModel
-from tritonctl.repository.publish import linked
 from tritonctl.repository.server_environment import requirement_files
+from tritonctl.store.folders import hard_link
 
 _BYTECODE = "__pycache__"
 _READABLE, _RUNNABLE, _EXECUTE = 0o444, 0o555, 0o111
-_FICLONE = 0x40049409  # Linux: share the bytes of a file, copy those that are written to
-_ANY = "*"  # stands for the version folder: the same content has the same hash under every number
+_FICLONE = 0x40049409  # Linux: share the bytes of a file, copy on write
+_ANY = "*"  # stands for the version folder: equal content has equal hashes under every number
 
 
 @dataclass(frozen=True)
-class Placed:
-    """What was staged: models with their versions, and which files have a second name elsewhere."""
+class StagedModels:
+    """The staged models."""
 
     models: tuple[ReleasedModel, ...]
-    linked: frozenset[str]
+    linked: frozenset[str]  # paths of files that are hard links
 
 
-def place_models(plan: Plan, published: Path, staging: Path, number: int) -> Placed:
+def place_models(plan: RepositoryPlan, published: Path, staging: Path, number: int) -> StagedModels:
     """Lay out the models of a published repository, rendered ones as the version `number`.
 
-    The response cache knows a model by its version, maybe on many machines (Redis): one that is
-    cached stays the version that its content is. Raises OSError, RepositoryError.
+    The response cache identifies a model by its version, possibly on many machines (Redis), so a
+    cached model keeps its content's version. Raises OSError, RepositoryError.
     """
     models, links = [], set()
     for model in plan.models:
-        version = model.version if model.cached else str(number)
+        version = model.version if model.is_cached else str(number)
         models.append(ReleasedModel(name=model.name, owner=model.owner, version=version))
         folder = staging / REPOSITORY / model.name / version
         folder.mkdir(parents=True)
@@ -63,46 +68,55 @@ def place_models(plan: Plan, published: Path, staging: Path, number: int) -> Pla
     for by_hand in plan.handwritten:
         models.append(ReleasedModel(name=by_hand.name, owner=by_hand.name, version=None))
         _place_folder(by_hand, staging / REPOSITORY / by_hand.name)
-    return Placed(tuple(models), frozenset(links))
+    return StagedModels(tuple(models), frozenset(links))
 
 
-def place_requirements(plan: Plan, staging: Path) -> None:
-    """The packages of its Python models, each file with those that it includes. Raises OSError."""
+def place_requirements(plan: RepositoryPlan, staging: Path) -> None:
+    """Write the requirements of its Python models, with included files inlined, and their locks.
+
+    Raises OSError.
+    """
     folder = staging / REQUIREMENTS
     for at, file in enumerate(requirement_files(plan.programs)):
         folder.mkdir(exist_ok=True)
         lines = "".join(f"{line}\n" for _, line in requirement_lines(file))
-        (folder / f"{at:02}-{file.parent.name}.txt").write_text(lines, encoding="utf-8")
+        target = folder / f"{at:02}-{file.parent.name}.txt"
+        target.write_text(lines, encoding="utf-8")
+        if lock := lock_of(file):
+            copied = target.with_suffix(LOCK_SUFFIX)
+            copied.write_text(requirements_text(lock), encoding="utf-8")
 
 
 def place_configs(
-    plan: Plan, placed: Placed, published: Path, staging: Path, final: Path
+    plan: RepositoryPlan, placed: StagedModels, published: Path, staging: Path, final: Path
 ) -> dict[str, str]:
-    """Write every config.pbtxt; returns each as it counts for the hash.
+    """Write every config.pbtxt; return the digest of each for the hash.
 
-    A few name files by their place: here that of the release's own folder, `final`.
+    Some configurations name files by path: these paths lie in the release folder, `final`.
     """
     versions = {model.name: model.version for model in placed.models}
     counted = {}
     for model in plan.models:
         folder = staging / REPOSITORY / model.name
-        there = f"{final / REPOSITORY / model.name}/{versions[model.name]}/"
-        text = model.config.replace(f"{published / model.name}/{model.version}/", there)
+        model_path = f"{final / REPOSITORY / model.name}/{versions[model.name]}/"
+        text = model.config.replace(f"{published / model.name}/{model.version}/", model_path)
         (folder / CONFIG).write_text(text, encoding="utf-8")
-        counted[f"{REPOSITORY}/{model.name}/{CONFIG}"] = neutral(text, there)
+        counted[f"{REPOSITORY}/{model.name}/{CONFIG}"] = location_independent_digest(
+            text, model_path
+        )
     return counted
 
 
-def neutral(config: str, there: str) -> str:
-    """The digest of a config.pbtxt wherever its files are."""
-    return hashlib.sha256(config.replace(there, f"{_ANY}/").encode()).hexdigest()
+def location_independent_digest(config: str, model_path: str) -> str:
+    """Return the digest of a config.pbtxt, independent of its files' location."""
+    return hashlib.sha256(config.replace(model_path, f"{_ANY}/").encode()).hexdigest()
 
 
-def described(staging: Path, links: Iterable[str]) -> list[ReleasedFile]:
-    """Every file of the staged release with its digest, by path. Raises OSError."""
-    paths = list(content(staging))
+def describe_files(staging: Path, links: Iterable[str]) -> list[ReleasedFile]:
+    """Describe every file of the staged release, by path. Raises OSError."""
+    paths = list(content_paths(staging))
     shared = frozenset(links)
-    with ThreadPoolExecutor(usable_cores()) as threads:  # hashing holds no lock of Python's
+    with ThreadPoolExecutor(usable_cores()) as threads:  # hashing releases the GIL
         digests = list(threads.map(sha256, (staging / path for path in paths)))
     return [
         ReleasedFile(
@@ -116,10 +130,10 @@ def described(staging: Path, links: Iterable[str]) -> list[ReleasedFile]:
     ]
 
 
-def content(folder: Path) -> Iterator[str]:
-    """What counts as the content of a release: paths in it, sorted. Links are not followed.
+def content_paths(folder: Path) -> Iterator[str]:
+    """Yield the sorted paths of a release's content, without following links.
 
-    Bytecode does not: each version of Python writes its own.
+    Bytecode does not count: each version of Python writes different files.
     """
     for part in (REPOSITORY, REQUIREMENTS):
         for path in sorted((folder / part).rglob("*")):
@@ -132,9 +146,9 @@ def content_hash(
     models: Iterable[ReleasedModel],
     counted: Mapping[str, str],
 ) -> str:
-    """The identity of a release: paths, digests and permissions, version folders left out.
+    """Hash the paths, digests and permissions of a release, without version folders.
 
-    counted: digests that count in place of the files' own, by path.
+    counted: digests that replace those of the files, by path.
     """
     versions = {
         f"{REPOSITORY}/{m.name}/{m.version}/": f"{REPOSITORY}/{m.name}/{_ANY}/"
@@ -150,7 +164,7 @@ def content_hash(
 
 
 def seal(folder: Path) -> None:
-    """Take away every permission to write, and see all of it on the disk. Raises OSError."""
+    """Remove all write permissions and sync everything to disk. Raises OSError."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent) / name
@@ -165,8 +179,8 @@ def _unwritable(file: Path) -> int:
 
 
 def sync(path: Path) -> None:
-    """See a file, or the names in a folder, on the disk. Raises OSError."""
-    if os.name == "nt":  # Windows syncs only what is open for writing
+    """Sync a file, or the names in a folder, to disk. Raises OSError."""
+    if os.name == "nt":  # Windows syncs only files that are open for writing
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -176,7 +190,7 @@ def sync(path: Path) -> None:
 
 
 def _place_folder(model: HandwrittenModel, target: Path) -> None:
-    """A copy of a model by hand: people edit its files where they are."""
+    """Copy a handwritten model: users edit its files in place."""
     for path in sorted(model.folder.rglob("*")):
         place = path.relative_to(model.folder)
         if _BYTECODE in place.parts:
@@ -184,7 +198,7 @@ def _place_folder(model: HandwrittenModel, target: Path) -> None:
         if path.is_dir():
             if path.is_symlink():
                 raise RepositoryError(
-                    f"{path} is a link to a folder, and a release holds files of its own",
+                    f"{path} is a link to a folder, and a release must contain its files",
                     remedy="copy the folder there instead of the link",
                 )
             (target / place).mkdir(parents=True, exist_ok=True)
@@ -193,12 +207,12 @@ def _place_folder(model: HandwrittenModel, target: Path) -> None:
 
 
 def _place(source: Path, target: Path, *, link: bool) -> bool:
-    """Whether the file at `target` is a further name of `source`."""
+    """Link or copy a file; return whether `target` is a hard link to `source`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if link and linked(source, target):
+    if link and hard_link(source, target):
         try:
             target.chmod(_unwritable(target))
-        except PermissionError:  # another user's, of a folder of engines that many share
+        except PermissionError:  # another user's file in a shared engine folder
             target.unlink()
         else:
             return True
@@ -207,7 +221,7 @@ def _place(source: Path, target: Path, *, link: bool) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its permissions; where the file system can, without its bytes."""
+    """Copy a file with its permissions; as a reflink if the file system supports it."""
     with source.open("rb") as read, target.open("xb") as write:
         if not _cloned(read.fileno(), write.fileno()):
             shutil.copyfileobj(read, write)
@@ -228,7 +242,7 @@ def _cloned(source: int, target: int) -> bool:
 
 
 def rendered_model(model: ReleasedModel, folder: Path, files: Iterable[str]) -> PlannedModel:
-    """A model of a release as it was planned. Raises OSError."""
+    """Restore the plan of a released model. Raises OSError."""
     top = folder / REPOSITORY / model.name
     version = model.version or ""
     prefix = f"{REPOSITORY}/{model.name}/{version}/"

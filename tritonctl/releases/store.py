@@ -1,117 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The releases of a project: `releases/<number>-<hash>/`, found, addressed, numbered."""
+"""The releases of a project in `releases/<number>-<hash>/`: list, find, number, link."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tritonctl.errors import RepositoryError, UsageError
-from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.files import as_host_error, write_atomically
 from tritonctl.project.schema import Project
-from tritonctl.releases.manifest import REPOSITORY, Release, read_release
+from tritonctl.releases.manifest import (
+    REPAIR,
+    REPOSITORY,
+    ReleasedFile,
+    ReleaseManifest,
+    read_release,
+)
+from tritonctl.releases.staging import content_hash, content_paths, location_independent_digest
+from tritonctl.repository.contents import CONFIG, RELEASE
+from tritonctl.store.entries import StoredEntry, find_entry
 
 FOLDER = "releases"
 LATEST = "latest"
-# Names the release that a server loads; what Triton reads is behind it.
+# Link to the release that a server loads; Triton reads the repository through it.
 LINK = "current"
-LINKS = (LINK, "current-b")  # two groups of servers may run
-LOCK = ".lock"  # held while releases are published or removed
-STAGING = ".staging-"
-REMOVED = ".removed-"
-_NUMBER = ".number"  # the last one given, also to what was pruned since
+LINKS = (LINK, "current-b")  # one per slot
+LOCK = ".lock"  # held while publishing or removing releases
+_NUMBER = ".number"  # the last number used, also by a pruned release
 _NAME = re.compile(r"([1-9]\d{0,17})-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A folder of releases/. Without a readable manifest `problem` says why."""
+class StoredRelease(StoredEntry[ReleaseManifest]):
+    """A folder of releases/."""
 
-    folder: Path
-    release: Release | None
-    problem: str | None = None
-
-    @property
-    def name(self) -> str:
-        """`3-0d5f2a7c91be`."""
-        return self.folder.name
+    noun = "release"
+    creation = "publish one: `tritonctl releases publish`"
+    manifest_name = RELEASE
 
     @property
     def number(self) -> int:
-        """What comes before the hash."""
+        """The release number."""
         return int(self.name.partition("-")[0])
 
     @property
     def repository(self) -> Path:
-        """The model repository in it."""
+        """The model repository of the release."""
         return self.folder / REPOSITORY
 
-    def manifest(self) -> Release:
-        """The manifest. Raises RepositoryError when it cannot be read."""
-        return self.release or read_release(self.folder)
+    @property
+    def files(self) -> Sequence[ReleasedFile]:
+        """The files of the release."""
+        return self.record.files if self.record else ()
+
+    @property
+    def repair(self) -> str:
+        """The remedy for a damaged release."""
+        return REPAIR
+
+    def is_addressed_by(self, address: str) -> bool:
+        """Whether `address` is the number, the name, or a prefix of the name with the number."""
+        number, dash, _ = address.partition("-")
+        return str(self.number) == number and (not dash or self.name.startswith(address))
+
+    def content_paths(self) -> Iterator[str]:
+        """Yield the paths of the released files."""
+        return content_paths(self.folder)
+
+    def identity_problem(self) -> str | None:
+        """Compare the hash of the files with the hash in the name. Raises OSError."""
+        release = self.manifest()
+        # Rendered configurations count without the release's location.
+        digests = {}
+        for model in release.models:
+            if model.version is not None:
+                folder = self.repository / model.name
+                text = (folder / CONFIG).read_text(encoding="utf-8")
+                digests[f"{REPOSITORY}/{model.name}/{CONFIG}"] = location_independent_digest(
+                    text, f"{folder}/{model.version}/"
+                )
+        if content_hash(release.files, release.models, digests) == release.hash:
+            return None
+        return "the hash of its files differs from its name"
 
 
 def releases_folder(project: Project) -> Path:
-    """Where a project's releases are."""
+    """Return the folder of a project's releases."""
     return project.root / FOLDER
 
 
-def stored_releases(project: Project) -> list[Stored]:
-    """Every release of a project, by number. Raises HostError."""
+def stored_releases(project: Project) -> list[StoredRelease]:
+    """List every release of a project by number. Raises HostError."""
     folder = releases_folder(project)
     if not folder.is_dir():
         return []
-    with explained(folder):
-        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(map(_stored, found), key=lambda stored: (stored.number, stored.name))
+    with as_host_error(folder):
+        folders = [
+            path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()
+        ]
+    return sorted(map(_read_entry, folders), key=lambda stored: (stored.number, stored.name))
 
 
-def _stored(folder: Path) -> Stored:
+def _read_entry(folder: Path) -> StoredRelease:
     try:
-        return Stored(folder, read_release(folder))
+        return StoredRelease(folder, read_release(folder))
     except RepositoryError as error:
-        return Stored(folder, None, error.problem)
+        return StoredRelease(folder, None, error.problem.removeprefix(f"{folder}/"))
 
 
-def find_release(releases: Sequence[Stored], address: str) -> Stored:
-    """The release that `address` names: a number, a name or its beginning, or `latest`.
+def find_release(releases: Sequence[StoredRelease], address: str) -> StoredRelease:
+    """Find the release that `address` names: a number, a name or its prefix, or `latest`.
 
     Raises UsageError when none or several match.
     """
     if address == LATEST and releases:
         return releases[-1]
-    number, dash, _ = address.partition("-")
-    matching = [
-        stored
-        for stored in releases
-        if str(stored.number) == number and (not dash or stored.name.startswith(address))
-    ]
-    if len(matching) == 1:
-        return matching[0]
-    names = ", ".join(stored.name for stored in (matching or releases))
-    if matching:
-        raise UsageError(f"`{address}` may be any of {names}", remedy=f"name one: {names}")
-    raise UsageError(
-        f"no release `{address}`",
-        remedy=f"expected one of: {names}" if names else "publish one: `tritonctl release`",
-    )
+    return find_entry(StoredRelease, releases, address)
 
 
-def already_served(stored: Stored) -> UsageError:
-    """The error of a command that changes what is served, for the release that is."""
+def already_served_error(stored: StoredRelease) -> UsageError:
+    """Return the error of a command that was to make this release live."""
     return UsageError(
-        f"release {stored.name} is already served",
+        f"release {stored.name} is already live",
         remedy="name another one: `tritonctl releases list`",
     )
 
 
-def next_number(folder: Path, releases: Sequence[Stored]) -> int:
-    """A number that no release has had. The caller holds the lock."""
+def next_number(folder: Path, releases: Sequence[StoredRelease]) -> int:
+    """Return a number that no release has used. The caller holds the lock."""
     try:
         last = int((folder / _NUMBER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -119,26 +139,19 @@ def next_number(folder: Path, releases: Sequence[Stored]) -> int:
     return max([last, *(stored.number for stored in releases)]) + 1
 
 
-def keep_number(folder: Path, number: int) -> None:
-    """Never give this number again. Raises HostError."""
+def record_number(folder: Path, number: int) -> None:
+    """Record this number as used. Raises HostError."""
     write_atomically(folder / _NUMBER, f"{number}\n")
 
 
-def point(link: Path, folder: Path) -> None:
-    """Let the link name this release from now on, in one step. Raises HostError."""
-    with explained(link):
+def point_link(link: Path, folder: Path) -> None:
+    """Point the link to this release atomically. Raises HostError."""
+    with as_host_error(link):
         temporary = link.with_name(f".{link.name}.{uuid.uuid4().hex[:8]}")
-        # Relative: it holds in a container, too, where the folder has another place.
+        # Relative: it also works in a container, where the folder has another path.
         temporary.symlink_to(folder.name, target_is_directory=True)
         try:
             os.replace(temporary, link)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a release's folder, or half of one: nobody else may write there. Raises OSError."""
-    for parent, _, _ in os.walk(folder):
-        Path(parent).chmod(0o700)
-    shutil.rmtree(folder)

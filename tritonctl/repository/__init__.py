@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Project and artefacts become a plan, the plan becomes config.pbtxt and a published repository."""
+"""Plans a model repository from project and artefacts, renders its config.pbtxt, publishes it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python backends: `python_backends/<name>/backend.toml` describes each."""
+"""The Python backends, described by `python_backends/<name>/backend.toml`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tritonctl.engines.build.contract import Tensors, TensorSpec
+from tritonctl.engines.builds.contract import EngineTensors, TensorSpec
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
+from tritonctl.host.requirements import LOCK_SUFFIX
 from tritonctl.project.expected import reason
+from tritonctl.protocol.sampling_table import SamplingParameter, sampling_parameters
 from tritonctl.repository.contents import REQUIREMENTS
-from tritonctl.repository.model_config import Tensor
+from tritonctl.repository.model_config import ConfigTensor
 
 BACKEND_FILE = "backend.toml"
+_SHARED_SUFFIXES = (".py", ".json")  # modules, and the tables that they read
 
 
 class BackendTensor(BaseModel):
@@ -32,15 +35,41 @@ class BackendTensor(BaseModel):
     data_type: str
     dims: list[int]
     optional: bool = False
+    reshape: list[int] | None = None  # the dims that the backend sees
     doc: str = ""
 
-    def tensor(self) -> Tensor:
-        """The tensor as it stands in config.pbtxt."""
-        return Tensor(self.name, self.data_type, tuple(self.dims), self.optional)
+    def as_config_tensor(self) -> ConfigTensor:
+        """Return the tensor for config.pbtxt."""
+        reshape = None if self.reshape is None else tuple(self.reshape)
+        return ConfigTensor(
+            self.name, self.data_type, tuple(self.dims), self.optional, reshape=reshape
+        )
+
+
+class SamplingSupport(BaseModel):
+    """The sampling parameters of an engine, by their names in textlib/triton/sampling.json."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    supported: list[str] = []
+    notes: dict[str, str] = {}  # added to the description of a parameter
+
+    def tensors(self, parameters: Mapping[str, SamplingParameter]) -> list[BackendTensor]:
+        """Return the tensors of the supported parameters. Raises ValueError for an unknown name."""
+        if undefined_names := {*self.supported, *self.notes} - {*parameters}:
+            raise ValueError(
+                f"`sampling` names {', '.join(sorted(undefined_names))}, expected names from "
+                f"{', '.join(parameters)}"
+            )
+        return [
+            tensor
+            for name in self.supported
+            for tensor in sampling_tensors(parameters[name], self.notes.get(name, "")).values()
+        ]
 
 
 class PythonBackend(BaseModel):
-    """A `backend.toml`. settings: parameters that rendering adds, with their values."""
+    """A `backend.toml`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,10 +84,11 @@ class PythonBackend(BaseModel):
     dynamic_batching: bool = False
     max_queue_delay_microseconds: int = 0
     parameters: dict[str, str] = {}
-    settings: dict[str, str] = {}
+    settings: dict[str, str] = {}  # parameters with fixed values
     tensors: Literal["declared", "artefact", "ensemble"] = "declared"
     inputs: list[BackendTensor] = []
     outputs: list[BackendTensor] = []
+    sampling: SamplingSupport = SamplingSupport()  # `backend_named` adds its tensors to `inputs`
     folder: Path = Path()
     shared_folders: dict[str, Path] = {}
 
@@ -67,101 +97,111 @@ class PythonBackend(BaseModel):
         declared = bool(self.inputs or self.outputs)
         if declared != (self.tensors == "declared"):
             raise ValueError(
-                'list inputs and outputs, or set tensors = "artefact": the engine\'s own'
+                'list inputs and outputs, or set tensors = "artefact" for the engine\'s tensors'
             )
         return self
 
     @property
     def requirements(self) -> tuple[Path, ...]:
-        """The file of what the backend's stub process imports, where it has one."""
+        """The requirements file of the backend's stub process, if any."""
         file = self.folder / REQUIREMENTS
         return (file,) if file.is_file() else ()
 
-    def own_files(self) -> list[Path]:
-        """What lies in its folder for its model: modules and data, without what describes it."""
-        apart = {self.folder / BACKEND_FILE, self.folder / REQUIREMENTS}
+    def model_files(self) -> list[Path]:
+        """Return the modules and data files of the backend's folder, without its description."""
+        requirements = self.folder / REQUIREMENTS
+        lock = requirements.with_suffix(LOCK_SUFFIX)
+        description_files = {self.folder / BACKEND_FILE, requirements, lock}
         return [
             file
             for file in sorted(self.folder.rglob("*"))
             if file.is_file()
-            and file not in apart
+            and file not in description_files
             and not any(
                 part == "__pycache__" or part.startswith(".")
                 for part in file.relative_to(self.folder).parts
             )
         ]
 
-    def input_tensors(self) -> tuple[Tensor, ...]:
-        """The inputs as they stand in config.pbtxt.
+    def input_tensors(self) -> tuple[ConfigTensor, ...]:
+        """Return the inputs for config.pbtxt.
 
-        `execute` gets the requests of a batch one by one, so their shapes need not agree.
+        `execute` receives the requests of a batch separately, so their shapes may differ.
         """
         return tuple(
-            replace(tensor.tensor(), allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims)
+            replace(
+                tensor.as_config_tensor(),
+                allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims,
+            )
             for tensor in self.inputs
         )
 
-    def serving(self, tensors: Tensors) -> PythonBackend:
-        """This backend for an engine with these tensors; declared ones stay as they are."""
+    def with_engine_tensors(self, tensors: EngineTensors) -> PythonBackend:
+        """Return this backend with an engine's tensors, unless it declares its tensors."""
         if self.tensors != "artefact":
             return self
         sides = {"inputs": tensors.inputs, "outputs": tensors.outputs}
-        return self.model_copy(update={side: declared(specs) for side, specs in sides.items()})
+        return self.model_copy(
+            update={side: engine_tensors(specs) for side, specs in sides.items()}
+        )
 
-    def inlining(self, other: PythonBackend, inputs: Iterable[str] = ()) -> PythonBackend:
-        """This backend when it does the work of `other` too and answers with its outputs.
+    def with_inlined_step(
+        self, inlined: PythonBackend, inputs: Iterable[str] = ()
+    ) -> PythonBackend:
+        """Return this backend with the work and the outputs of another one.
 
-        inputs: of `other`, which this one then has besides its own. Raises ConfigurationError if it
-        cannot.
+        `inputs` are inputs of the other backend to add. Raises ConfigurationError if this backend
+        cannot inline it.
         """
-        key = f"inline_{other.name}"
-        known = {tensor.name for tensor in self.inputs}
-        more = [tensor for tensor in other.inputs if tensor.name in {*inputs} - known]
-        tensors = {"inputs": [*self.inputs, *more], "outputs": other.outputs}
-        return self._doing_the_work_of(other, f"remove `{key}: true`").model_copy(
+        key = f"inline_{inlined.name}"
+        input_names = {tensor.name for tensor in self.inputs}
+        added_inputs = [
+            tensor for tensor in inlined.inputs if tensor.name in {*inputs} - input_names
+        ]
+        tensors = {"inputs": [*self.inputs, *added_inputs], "outputs": inlined.outputs}
+        return self._absorb(inlined, f"remove `{key}: true`").model_copy(
             update={"settings": self.settings | {key: "true"}, **tensors}
         )
 
-    def fused(
+    def with_fused_steps(
         self,
-        others: Iterable[PythonBackend],
+        fused_backends: Iterable[PythonBackend],
         inputs: Sequence[BackendTensor],
         outputs: Sequence[BackendTensor],
         public_names: Mapping[str, str],
     ) -> PythonBackend:
-        """This backend when it does the work of all other steps, with the ensemble's tensors.
+        """Return this backend with the work of all other steps and the ensemble's tensors.
 
-        public_names: by a step's own name of a tensor, where the ensemble has another for it.
-        Raises ConfigurationError if it cannot.
+        `public_names` maps tensor names of steps to the ensemble's names, where they differ.
+        Raises ConfigurationError if this backend cannot inline a step.
         """
         backend, settings = self, dict(self.settings)
-        for other in others:
-            backend = backend._doing_the_work_of(other, "remove `fused: true`")
-            settings[f"inline_{other.name}"] = "true"
+        for fused_backend in fused_backends:
+            backend = backend._absorb(fused_backend, "remove `fused: true`")
+            settings[f"inline_{fused_backend.name}"] = "true"
         names = json.dumps(dict(public_names), sort_keys=True)
         settings |= {"fused": "true", "public_names": names}
         tensors = {"inputs": list(inputs), "outputs": list(outputs)}
         return backend.model_copy(update={"settings": settings, **tensors})
 
-    def _doing_the_work_of(self, other: PythonBackend, remedy: str) -> PythonBackend:
-        if other.name not in self.inlines:
+    def _absorb(self, absorbed: PythonBackend, remedy: str) -> PythonBackend:
+        if absorbed.name not in self.inlines:
             raise ConfigurationError(
-                f"the backend {self.name} cannot do the work of {other.name} "
+                f"the backend {self.name} cannot do the work of {absorbed.name} "
                 f"({self.folder / 'backend.toml'} does not list it under `inlines`)",
                 remedy=f"{remedy}, or serve it with another engine",
             )
         return self.model_copy(
             update={
-                "shares": _union(self.shares, other.shares),
-                "files": _union(self.files, other.files),
-                "parameters": other.parameters | self.parameters,
-                "shared_folders": other.shared_folders | self.shared_folders,
+                "shares": _union(self.shares, absorbed.shares),
+                "files": _union(self.files, absorbed.files),
+                "parameters": absorbed.parameters | self.parameters,
+                "shared_folders": absorbed.shared_folders | self.shared_folders,
             }
         )
 
-    def code(self) -> list[tuple[Path, str]]:
-        """The source files and where each goes in the version folder: all of its folder, and what
-        it shares.
+    def version_files(self) -> list[tuple[Path, str]]:
+        """Return the source files, including shared ones, with their paths in the version folder.
 
         Raises ConfigurationError without a model.py.
         """
@@ -171,36 +211,68 @@ class PythonBackend(BaseModel):
                 remedy="write it: `class TritonPythonModel` with `execute(self, requests)`, as in "
                 "docs/how-to/own-steps.md",
             )
-        files = [(file, str(file.relative_to(self.folder))) for file in self.own_files()]
+        files = [(file, str(file.relative_to(self.folder))) for file in self.model_files()]
         for shared, folder in self.shared_folders.items():
-            files += [(f, f"{shared}/{f.name}") for f in sorted(folder.glob("*.py"))]
+            files += [
+                (file, f"{shared}/{file.relative_to(folder)}")
+                for file in sorted(folder.rglob("*"))
+                if file.suffix in _SHARED_SUFFIXES
+            ]
         return files
 
 
-def declared(specs: list[TensorSpec]) -> list[BackendTensor]:
-    """An engine's own tensors."""
-    return [BackendTensor(name=t.name, data_type=t.data_type, dims=t.dims) for t in specs]
+def sampling_tensors(parameter: SamplingParameter, note: str = "") -> dict[str, BackendTensor]:
+    """Return an engine's tensors of a sampling parameter, by their names in ensembles."""
+    doc = "; ".join(filter(None, (parameter.tensor_doc, note)))
+    docs = {parameter.name: doc} | dict.fromkeys(
+        parameter.aliases,
+        f"another name of {parameter.name}; if a request has both, they must be equal",
+    )
+    return {
+        public: BackendTensor(
+            name=tensor, data_type=parameter.data_type, dims=[1], optional=True, doc=docs[public]
+        )
+        for tensor, public in parameter.engine_tensors().items()
+    }
 
 
-def artefact_tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
-    """An engine's own tensors as they stand in config.pbtxt."""
-    return tuple(tensor.tensor() for tensor in declared(specs))
+def engine_tensors(specs: list[TensorSpec]) -> list[BackendTensor]:
+    """Return an engine's tensors as backend tensors.
+
+    config.pbtxt needs a dimension behind the batch: clients see [batch, 1] for an engine's [batch].
+    """
+    return [
+        BackendTensor(
+            name=spec.name,
+            data_type=spec.data_type,
+            dims=spec.dims or [1],
+            reshape=None if spec.dims else [],
+        )
+        for spec in specs
+    ]
 
 
-def _union(own: list[str], others: list[str]) -> list[str]:
-    return list(dict.fromkeys([*own, *others]))
+def engine_config_tensors(specs: list[TensorSpec]) -> tuple[ConfigTensor, ...]:
+    """Return an engine's tensors for config.pbtxt."""
+    return tuple(tensor.as_config_tensor() for tensor in engine_tensors(specs))
+
+
+def _union(first: list[str], second: list[str]) -> list[str]:
+    return list(dict.fromkeys([*first, *second]))
 
 
 def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
-    """The Python backend of that name. Raises ConfigurationError."""
+    """Return the Python backend of that name. Raises ConfigurationError."""
     file = bundled.find(f"python_backends/{name}/{BACKEND_FILE}", project_root)
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-        # A project's own backend may share code that only tritonctl ships.
-        shared = {name: _shared(file, name, project_root) for name in data.get("shares", [])}
-        return PythonBackend.model_validate(
+        # A project's backend may use shared code that only tritonctl ships.
+        shared = {name: _shared_folder(file, name, project_root) for name in data.get("shares", [])}
+        backend = PythonBackend.model_validate(
             {**data, "folder": file.parent, "shared_folders": shared}
         )
+        tensors = backend.sampling.tensors(sampling_parameters(project_root))
+        return backend.model_copy(update={"inputs": [*backend.inputs, *tensors]})
     except ValueError as error:  # not UTF-8, not TOML, or not this schema
         raise ConfigurationError(
             f"{file} is malformed: {reason(error)}",
@@ -208,20 +280,20 @@ def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
         ) from error
 
 
-def _shared(file: Path, name: object, project_root: Path | None) -> Path:
-    """The folder that a backend.toml shares: beside the model it has the same name."""
+def _shared_folder(file: Path, name: object, project_root: Path | None) -> Path:
+    """Return a shared folder of a backend.toml; next to the model it has the same name."""
     for root in bundled.search_path(project_root):
         folder = root / "python_backends" / str(name)
         if re.fullmatch(r"\w+", str(name)) and folder.is_dir():
             return folder
     raise ConfigurationError(
-        f"{line_of(file, str(name))}: `shares` names {name}, no folder of python_backends/",
-        remedy="name a folder beside the backend's own, or one that tritonctl ships",
+        f"{line_of(file, str(name))}: `shares` names {name}, not a folder of python_backends/",
+        remedy="name a folder next to the backend's, or one that tritonctl ships",
     )
 
 
 def line_of(file: Path, text: str) -> str:
-    """`file:line` of the first line that has the text; the file alone where none has."""
+    """Return `file:line` of the first line with the text, or the file without a match."""
     lines = file.read_text(encoding="utf-8").splitlines()
     numbers = (number for number, line in enumerate(lines, 1) if text in line)
     number = next(numbers, None)

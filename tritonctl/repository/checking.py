@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tritonctl check` says of a repository before it is published."""
+"""Runs `tritonctl check` on a staged repository before it is published."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.repository import Target
-from tritonctl.checks.target import this_host
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.repository import CheckTarget
+from tritonctl.checks.target import target_from_host
 from tritonctl.errors import RepositoryError
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_fields import server_version
-from tritonctl.repository.target import of_project
+from tritonctl.repository.target import with_project_facts
 
 
-def refuse_mistakes(
+def check_staged_repository(
     staging: Path, project: Project, progress: Progress, sources: Mapping[str, Path]
 ) -> int:
-    """Check what lies in `staging` as the project's repository; say what is doubtful, return how
-    many warnings that were.
+    """Check the staged repository, note the warnings and return their number.
 
-    sources: by a place in the repository, the file that people edit. Raises RepositoryError for
-    what a server would refuse or answer wrongly.
+    `sources` maps paths in the repository to the files that users edit. Raises RepositoryError for
+    an error, which a server would refuse or answer wrongly.
     """
-    target = of_project(this_host(Target(server_version(project))), project)
+    target = with_project_facts(target_from_host(CheckTarget(server_version(project))), project)
     report = check_repository(staging, target, shown_as=project.repository.name)
     findings = [
         replace(finding, path=str(sources.get(finding.path, finding.path)))
@@ -46,5 +45,5 @@ def refuse_mistakes(
     return len(warnings)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: CheckFinding) -> str:
     return f"{finding.place} {finding.rule} {finding.severity}: {finding.message} ({finding.fix})"

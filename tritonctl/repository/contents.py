@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a model repository besides the project's models: those that users wrote by hand.
+"""Hand-written models in a model repository.
 
-Rendering leaves them alone; the server serves them, and what they need is installed with it.
+Rendering does not touch them. The server serves them, and their requirements are installed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from tritonctl.checks.config.backends import infer_backend
 from tritonctl.errors import ConfigurationError
-from tritonctl.host.files import explained, read_record
+from tritonctl.host.files import as_host_error, read_record
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import is_cached
 from tritonctl.repository.pbtxt import parse_pbtxt
@@ -20,13 +22,13 @@ from tritonctl.repository.pbtxt import parse_pbtxt
 CONFIG = "config.pbtxt"
 HEADER = "Rendered by tritonctl"
 REQUIREMENTS = "requirements.txt"
-# Beside the repository of a release: its manifest.
+# The manifest next to the repository of a release.
 RELEASE = "release.json"
 
 
 @dataclass(frozen=True)
 class HandwrittenModel:
-    """A model folder that no rendering of this project has made."""
+    """A model folder that was not rendered from this project."""
 
     name: str
     folder: Path
@@ -37,34 +39,59 @@ class HandwrittenModel:
         return read_config(self.folder / CONFIG)
 
     @property
-    def cached(self) -> bool:
-        """Whether Triton's response cache may answer for it; not where it cannot be read."""
+    def is_cached(self) -> bool:
+        """Whether Triton's response cache is enabled; False for an unreadable configuration."""
         try:
             return is_cached(self.config)
         except ConfigurationError:
             return False
 
     @property
+    def backend(self) -> str | None:
+        """The backend that Triton loads from its own folder; `ensemble` for an ensemble.
+
+        None if it is unknown, or if the model brings its library.
+        """
+        try:
+            config = self.config
+        except ConfigurationError:
+            return None
+        if config.get("platform") == "ensemble" or "ensemble_scheduling" in config:
+            return "ensemble"
+        message = SimpleNamespace(
+            platform=config.get("platform", ""),
+            default_model_filename=config.get("default_model_filename", ""),
+        )
+        backend = config.get("backend") or infer_backend(message, self._first_version_files)
+        has_library = any(self.folder.rglob(f"libtriton_{backend}.so"))
+        return None if has_library else backend
+
+    def _first_version_files(self) -> list[str]:
+        versions = sorted(entry for entry in self.folder.iterdir() if entry.name.isdigit())
+        return [file.name for folder in versions[:1] for file in folder.iterdir()]
+
+    @property
     def requirements(self) -> tuple[Path, ...]:
-        """What its stub imports: a file beside model.py, or beside config.pbtxt."""
-        with explained(self.folder):
+        """Its requirements files, next to model.py or config.pbtxt."""
+        with as_host_error(self.folder):
             places = (self.folder, *sorted(self.folder.iterdir()))
             return tuple(file for place in places if (file := place / REQUIREMENTS).is_file())
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """A config.pbtxt in protobuf's JSON form. Raises ConfigurationError, HostError."""
+    """Read a config.pbtxt to protobuf's JSON form. Raises ConfigurationError, HostError."""
     try:
-        with explained(file):
-            return parse_pbtxt(file.read_bytes().decode("utf-8"))
-    except (UnicodeDecodeError, ConfigurationError) as error:
+        with as_host_error(file):
+            # Strings must be UTF-8, comments need not: as Triton reads them.
+            return parse_pbtxt(file.read_bytes().decode("utf-8", "surrogateescape"))
+    except ConfigurationError as error:
         raise ConfigurationError(
             f"{file} cannot be read: {error}", remedy="`tritonctl check` names the line"
         ) from error
 
 
-def is_ours(model_folder: Path) -> bool:
-    """Whether a model folder was rendered by tritonctl (its config.pbtxt says so)."""
+def is_rendered(model_folder: Path) -> bool:
+    """Whether tritonctl rendered a model folder, by the comment in its config.pbtxt."""
     try:
         with (model_folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
             return file.readline().startswith(f"# {HEADER}")
@@ -72,47 +99,49 @@ def is_ours(model_folder: Path) -> bool:
         return False
 
 
-def record_of(project: Project) -> Path:
-    """Where the names of the models that were rendered last are."""
+def render_record(project: Project) -> Path:
+    """Return the file with the names of the models rendered last."""
     return project.state / "rendered.json"
 
 
 def rendered_names(project: Project) -> list[str]:
-    """The models that the project's last rendering left in this repository.
+    """Return the models of the project's last rendering into this repository.
 
-    None at the first rendering, or with a damaged record: nothing is removed then. A release says
-    itself which of its models were rendered.
+    The list is empty before the first rendering or with a damaged record: nothing is removed then.
+    The manifest of a release lists its rendered models.
     """
     released = read_record(project.repository.parent / RELEASE)
     if str(released.get("schema", "")).startswith("tritonctl.release/"):
         return [model["name"] for model in released.get("models", ()) if model.get("version")]
-    known = read_record(record_of(project))
-    return known["models"] if known.get("repository") == str(project.repository) else []
+    record = read_record(render_record(project))
+    return record["models"] if record.get("repository") == str(project.repository) else []
 
 
 def handwritten(project: Project, planned: Collection[str]) -> tuple[HandwrittenModel, ...]:
-    """The models in the repository that are not the project's. Raises HostError.
+    """Return the models in the repository that are not the project's. Raises HostError.
 
-    planned: the names of the project's. Of a choice of models, those that were chosen.
+    `planned` are the names of the project's models. With a selection of models, only selected ones
+    are returned.
     """
-    ours = {*planned, *rendered_names(project)}
+    project_models = {*planned, *rendered_names(project)}
     folders = (folder for folder in _visible(project.repository) if (folder / CONFIG).is_file())
     return tuple(
         HandwrittenModel(folder.name, folder)
         for folder in folders
-        if folder.name not in ours and (project.chosen is None or folder.name in project.chosen)
+        if folder.name not in project_models
+        and (project.chosen is None or folder.name in project.chosen)
     )
 
 
-def without_config(project: Project) -> list[str]:
-    """The folders of the repository that look like models and are none, for want of that file."""
+def folders_without_config(project: Project) -> list[str]:
+    """Return the folders of the repository without a config.pbtxt: they are not models."""
     folders = _visible(project.repository)
     return [folder.name for folder in folders if not (folder / CONFIG).is_file()]
 
 
 def folder_names(repository: Path) -> set[str]:
-    """All folders of a repository. Raises HostError."""
-    with explained(repository):
+    """Return the names of all folders of a repository. Raises HostError."""
+    with as_host_error(repository):
         return {entry.name for entry in repository.iterdir() if entry.is_dir()}
 
 

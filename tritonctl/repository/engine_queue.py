@@ -1,65 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue in which requests wait for a place in the engine: who keeps it, and how long it is.
+"""The queue of requests in front of the engine, and its length.
 
-Our engines keep it themselves, first come, first served. Order by priority and timeouts are
-kept by Triton's own queue, `dynamic_batching` of the engine step, because the engine cannot see
-them; whoever asks for them pays for it (decision 12).
+Our engines keep a first-come, first-served queue. Priorities and timeouts need Triton's queue,
+`dynamic_batching` of the engine step, because the engine cannot see them; they have a cost
+(decision 12).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tritonctl.project.schema import LONGEST_QUEUE_MICROSECONDS, Queue
+from tritonctl.project.schema import MAX_QUEUE_MICROSECONDS, Queue
 
-# Waiting requests per sequence in work: what is behind them would wait for four whole answers.
+# Waiting requests per active sequence; a further one would wait for four complete answers.
 _QUEUED_PER_SEQUENCE = 4
 
 
 BY_TRITON = -1
-_MOST_THREADS = 1024
+_MAX_THREADS = 1024
 
 
-def triton_decides(queue: Queue) -> bool:
-    """Whether Triton's own queue is needed."""
+def needs_triton_queue(queue: Queue) -> bool:
+    """Whether priorities or timeouts require Triton's queue."""
     timed = queue.default_timeout_microseconds or queue.allow_timeout_override
     return bool(queue.priority_levels or timed)
 
 
-def bound_in_engine(queue: Queue, max_batch_size: int) -> int:
-    """The engine's parameter `max_queue_size`: 0 for no bound, BY_TRITON where Triton decides."""
-    return BY_TRITON if triton_decides(queue) else _bound(queue, max_batch_size)
+def engine_queue_bound(queue: Queue, max_batch_size: int) -> int:
+    """Return the engine's parameter `max_queue_size`: 0: unbounded, BY_TRITON: Triton's queue."""
+    return BY_TRITON if needs_triton_queue(queue) else _queue_bound(queue, max_batch_size)
 
 
-def _bound(queue: Queue, max_batch_size: int) -> int:
-    given = queue.max_queue_size
-    return _QUEUED_PER_SEQUENCE * max_batch_size if given is None else given
+def _queue_bound(queue: Queue, max_batch_size: int) -> int:
+    max_queue_size = queue.max_queue_size
+    return _QUEUED_PER_SEQUENCE * max_batch_size if max_queue_size is None else max_queue_size
 
 
-def most_under_way(queue: Queue, max_batch_size: int) -> int:
-    """Requests of which each waits in a thread: in the engine, in its queue, and to be refused."""
-    waiting = _bound(queue, max_batch_size)
-    return min(max_batch_size + waiting + 1, _MOST_THREADS) if waiting else _MOST_THREADS
+def max_in_flight(queue: Queue, max_batch_size: int) -> int:
+    """Return the maximum requests with a thread: in the engine, queued, and one to refuse."""
+    waiting = _queue_bound(queue, max_batch_size)
+    return min(max_batch_size + waiting + 1, _MAX_THREADS) if waiting else _MAX_THREADS
 
 
 def engine_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
-    """`dynamic_batching` of an engine that works on `max_batch_size` sequences at once."""
-    return policy_of(queue, max_batch_size) if triton_decides(queue) else {}
+    """Return `dynamic_batching` of an engine with `max_batch_size` parallel sequences."""
+    return queue_policy(queue, max_batch_size) if needs_triton_queue(queue) else {}
 
 
 def native_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
-    """`dynamic_batching` of a backend of Triton's, which keeps no queue of its own.
+    """Return `dynamic_batching` of a native backend, which has no queue.
 
-    A bound only if the project asks for one: it costs up to half a second (decision 12).
+    The queue is bounded only on request: a bound costs up to half a second (decision 12).
     """
-    asked = queue.max_queue_size is not None or triton_decides(queue)
-    return policy_of(queue, max_batch_size) if asked else {}
+    needs_policy = queue.max_queue_size is not None or needs_triton_queue(queue)
+    return queue_policy(queue, max_batch_size) if needs_policy else {}
 
 
-def policy_of(queue: Queue, max_batch_size: int) -> dict[str, Any]:
-    """The queue as fields of `dynamic_batching`, where Triton keeps it."""
+def queue_policy(queue: Queue, max_batch_size: int) -> dict[str, Any]:
+    """Return Triton's queue as fields of `dynamic_batching`."""
     policy = {
-        "max_queue_size": _bound(queue, max_batch_size),
+        "max_queue_size": _queue_bound(queue, max_batch_size),
         "default_timeout_microseconds": _timeout(queue),
         "allow_timeout_override": queue.allow_timeout_override,
     }
@@ -72,17 +72,17 @@ def policy_of(queue: Queue, max_batch_size: int) -> dict[str, Any]:
     return {key: value for key, value in batching.items() if value}
 
 
-def batch_of_places(max_batch_size: int) -> int:
-    """Requests that leave the queue together; they are out of its order, its bound and its timeout.
+def requests_per_handover(max_batch_size: int) -> int:
+    """Return how many requests leave the queue together, and with it its order and timeouts.
 
-    One by one would cost more: next to an engine that holds the interpreter lock during a step,
-    each call of `execute` waits for a pause between two steps.
+    Single requests would cost more: the engine holds the interpreter lock during a step, so each
+    call of `execute` waits for a pause between two steps.
     """
     return -(-max_batch_size // 2)
 
 
 def _timeout(queue: Queue) -> int:
-    # A request can only shorten Triton's timeout; with none at all its own would count for nothing.
+    # A request can only shorten Triton's timeout: without a default its timeout has no effect.
     if queue.allow_timeout_override and not queue.default_timeout_microseconds:
-        return LONGEST_QUEUE_MICROSECONDS
+        return MAX_QUEUE_MICROSECONDS
     return queue.default_timeout_microseconds

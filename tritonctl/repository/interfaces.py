@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of a graph are: Python backends, the engine's own, other models of the project."""
+"""Interfaces of a graph's steps: Python backends, the engine's backend, models of the project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from tritonctl.engines.build.engine import Artefact
+from tritonctl.engines.builds.engine import Artefact
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 from tritonctl.project.schema import Project
@@ -18,13 +18,13 @@ from tritonctl.repository.ensembles import (
     ENGINE_STEP,
     Ensemble,
     StepInterface,
+    drop_unread_inputs,
     ensemble_for,
-    fitted,
     task_of,
 )
 from tritonctl.repository.native import (
     NativeBackend,
-    interface,
+    engine_interface,
     native_backend,
     refuse_other_wiring,
 )
@@ -32,7 +32,7 @@ from tritonctl.repository.native import (
 
 @dataclass(frozen=True)
 class PublicModel:
-    """A public model of the project, as an ensemble sees it that has it for a step."""
+    """The interface of a public model that is a step of an ensemble."""
 
     name: str
     inputs: Sequence[BackendTensor]
@@ -43,26 +43,29 @@ class PublicModel:
 def step_backends(
     ensemble: Ensemble, source: YamlSource, engine_backend: str | None, project: Project
 ) -> dict[str, PythonBackend]:
-    """The Python backend of each step that has one; `engine` is served by the engine's own.
+    """Return the Python backend of each step that has one; `engine` uses `engine_backend`.
 
-    Raises ConfigurationError for an unknown one, with its line.
+    Raises ConfigurationError, with the line, for an unknown backend.
     """
-    known = bundled.names("python_backends", "/backend.toml", project.root)
-    found = {}
+    available = bundled.names("python_backends", "/backend.toml", project.root)
+    backends = {}
     for name, step in ensemble.steps.items():
-        wanted = engine_backend if step.backend == ENGINE_STEP else step.backend
-        if wanted is None:
+        backend_name = engine_backend if step.backend == ENGINE_STEP else step.backend
+        if backend_name is None:
             continue
-        if wanted not in known:
-            own = [each for each in known if (project.root / "python_backends" / each).is_dir()]
+        if backend_name not in available:
+            project_backends = [
+                each for each in available if (project.root / "python_backends" / each).is_dir()
+            ]
             raise ConfigurationError(
-                f"{source.where(('steps', name, 'backend'))}: there is no backend `{wanted}`: "
-                f"neither the project nor tritonctl has python_backends/{wanted}/backend.toml",
-                remedy=f"`tritonctl new step {wanted}` writes one; "
-                + choices(wanted, own or known, "there are"),
+                f"{source.line_of(('steps', name, 'backend'))}: unknown backend `{backend_name}`: "
+                "neither the project nor tritonctl has "
+                f"python_backends/{backend_name}/backend.toml",
+                remedy=f"`tritonctl new step {backend_name}` writes one; "
+                + choices(backend_name, project_backends or available, "available:"),
             )
-        found[name] = backend_named(wanted, project.root)
-    return found
+        backends[name] = backend_named(backend_name, project.root)
+    return backends
 
 
 def serving_backends(
@@ -73,43 +76,43 @@ def serving_backends(
     native: NativeBackend | None,
     project: Project,
 ) -> dict[str, PythonBackend]:
-    """The backend of each step of model `name` that has one, with its engine's tensors.
+    """Return the backend of each step of model `name` that has one, with the engine's tensors.
 
-    Of an engine that Triton's own backend serves, what is seen of it.
+    An engine on a native backend of Triton is represented by its interface.
     """
     tensors = artefact.manifest.result.tensors
     if native is None:
-        named = step_backends(ensemble, source, artefact.manifest.python_backend, project)
-        return {step: backend.serving(tensors) for step, backend in named.items()}
+        backends = step_backends(ensemble, source, artefact.manifest.python_backend, project)
+        return {step: backend.with_engine_tensors(tensors) for step, backend in backends.items()}
     refuse_other_wiring(name, ensemble, native, {tensor.name for tensor in tensors.inputs})
-    others = step_backends(ensemble, source, None, project)
+    other_backends = step_backends(ensemble, source, None, project)
     engines = (key for key, step in ensemble.steps.items() if step.backend == ENGINE_STEP)
-    seen = others | dict.fromkeys(engines, interface(native, tensors))
-    return {key: seen[key] for key in ensemble.steps if key in seen}
+    interfaces = other_backends | dict.fromkeys(engines, engine_interface(native, tensors))
+    return {key: interfaces[key] for key in ensemble.steps if key in interfaces}
 
 
 def step_public_models(
     ensemble: Ensemble, source: YamlSource, project: Project, artefacts: Mapping[str, Artefact]
 ) -> dict[str, PublicModel]:
-    """The model of each step that is one. Raises ConfigurationError for an unknown one."""
-    found = {}
+    """Return the public model of each step that is one. Raises ConfigurationError."""
+    models = {}
     for name, step in ensemble.steps.items():
         if step.model is None:
             continue
         if step.model not in project.public:
             raise ConfigurationError(
-                f"{source.where(('steps', name, 'model'))}: the project has no model "
+                f"{source.line_of(('steps', name, 'model'))}: the project has no model "
                 f"`{step.model}`",
                 remedy=choices(step.model, project.public, "its models:"),
             )
-        found[name] = public_model(project, step.model, artefacts)
-    return found
+        models[name] = public_model(project, step.model, artefacts)
+    return models
 
 
 def public_model(project: Project, name: str, artefacts: Mapping[str, Artefact]) -> PublicModel:
-    """The tensors of a public model; the project's graphs have no circles (`planning_order`).
+    """Return the interface of a public model; graphs are acyclic (`planning_order`).
 
-    Raises ConfigurationError for one that is no step: token ids alone, for NVIDIA's C++ backend.
+    Raises ConfigurationError for a model on NVIDIA's C++ backend, which only handles token ids.
     """
     ensemble, source = ensemble_for(task_of(project, name), project.root)
     parts: dict[str, StepInterface] = {}
@@ -117,7 +120,7 @@ def public_model(project: Project, name: str, artefacts: Mapping[str, Artefact])
         chosen = project.models[name].serving.backend
         if chosen == tensorrtllm.BACKEND:
             raise ConfigurationError(
-                f"{name} cannot be a step: serving.backend {chosen} serves it as an engine alone",
+                f"{name} cannot be a step: serving.backend {chosen} serves only its engine",
                 remedy="remove `backend: tensorrtllm` from it",
             )
         native = native_backend(chosen, artefacts[name], f"models.{name}")
@@ -126,21 +129,21 @@ def public_model(project: Project, name: str, artefacts: Mapping[str, Artefact])
         parts |= step_backends(ensemble, source, None, project)
     parts |= step_public_models(ensemble, source, project, artefacts)
     if ensemble.kind == "model":
-        [only] = parts.values()
-        return PublicModel(name, only.inputs, only.outputs, only.decoupled)
-    whole = fitted(ensemble, parts)
+        [single_step] = parts.values()
+        return PublicModel(name, single_step.inputs, single_step.outputs, single_step.decoupled)
+    fitted_ensemble = drop_unread_inputs(ensemble, parts)
     streams = any(part.decoupled for part in parts.values())
-    return PublicModel(name, whole.inputs, whole.outputs, streams)
+    return PublicModel(name, fitted_ensemble.inputs, fitted_ensemble.outputs, streams)
 
 
 def models_within(project: Project, name: str) -> list[str]:
-    """The project's other models that one of its models or ensembles has for steps."""
+    """Return the project's models that are steps of a model or ensemble."""
     ensemble, _ = ensemble_for(task_of(project, name), project.root)
     return [step.model for step in ensemble.steps.values() if step.model]
 
 
 def planning_order(project: Project) -> list[str]:
-    """All public names, each after those that it has for steps.
+    """Return all public names, each after its steps.
 
     Raises ConfigurationError for models that are steps of each other.
     """
@@ -148,9 +151,9 @@ def planning_order(project: Project) -> list[str]:
     try:
         ordered = list(TopologicalSorter(within).static_order())
     except CycleError as error:
-        way = " → ".join(error.args[1])
+        cycle = " → ".join(error.args[1])
         raise ConfigurationError(
-            f"models that are steps of each other: {way}",
+            f"models that are steps of each other: {cycle}",
             remedy="take one of these steps out of its ensemble",
         ) from error
     return [name for name in ordered if name in within]

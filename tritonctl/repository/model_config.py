@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's model configuration as typed values, with Triton's own field names.
+"""Triton's model configuration as typed values with Triton's field names.
 
-Only what tritonctl writes is modelled; anything else reaches config.pbtxt through the project's
-raw `serving.config`, validated by the protobuf schema. Source: Triton's `model_config.proto`.
+It models only the fields that tritonctl writes. Other fields come from the project's raw
+`serving.config`, validated by the protobuf schema. Source: Triton's `model_config.proto`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,18 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An input or output; `dims` without the batch dimension, -1 for a variable one.
-
-    allow_ragged_batch: requests whose shapes differ may be in one batch. reshape: the dims that the
-    backend sees instead.
-    """
+class ConfigTensor:
+    """An input or output of a model."""
 
     name: str
     data_type: str
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  # without the batch dimension; -1: variable
     optional: bool = False
-    allow_ragged_batch: bool = False
-    reshape: tuple[int, ...] | None = None
+    allow_ragged_batch: bool = False  # a batch may mix requests of different shapes
+    reshape: tuple[int, ...] | None = None  # the dims that the backend sees
 
     def as_dict(self) -> dict[str, Any]:
-        """The tensor in protobuf's JSON form."""
+        """Return the tensor in protobuf's JSON form."""
         record: dict[str, Any] = {
             "name": self.name,
             "data_type": self.data_type,
@@ -48,7 +44,7 @@ class EnsembleStep:
     output_map: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """The step in protobuf's JSON form; -1 is "the latest version"."""
+        """Return the step in protobuf's JSON form; version -1 is the latest."""
         return {
             "model_name": self.model_name,
             "model_version": -1,
@@ -63,8 +59,8 @@ class ModelConfig:
 
     name: str
     max_batch_size: int
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[ConfigTensor, ...]
+    outputs: tuple[ConfigTensor, ...]
     backend: str | None = None
     instance_group: tuple[dict[str, Any], ...] = ()
     dynamic_batching: dict[str, Any] | None = None
@@ -73,7 +69,7 @@ class ModelConfig:
     steps: tuple[EnsembleStep, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The configuration in protobuf's JSON form, unset fields left out."""
+        """Return the configuration in protobuf's JSON form without unset fields."""
         optional = {
             "backend": self.backend,
             "instance_group": list(self.instance_group),
@@ -85,7 +81,7 @@ class ModelConfig:
         }
         if not self.steps:
             del optional["ensemble_scheduling"]
-        # `dynamic_batching {}` says "batch, with the defaults": empty, yet not absent.
+        # Keep an empty `dynamic_batching {}`: it enables batching with the defaults.
         return {
             "name": self.name,
             "max_batch_size": self.max_batch_size,

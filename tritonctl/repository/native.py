@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's own backends for engines: `onnxruntime` and `tensorrt`, in NVIDIA's server images.
+"""Triton's native backends `onnxruntime` and `tensorrt`, in NVIDIA's server images.
 
-They need no code in the repository: the engine's file and a config.pbtxt. The embedded server's
-wheel does not carry them.
+They need only the engine's file and a config.pbtxt. The embedded server's wheel lacks them.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.build.contract import Tensors
-from tritonctl.engines.build.engine import Artefact
+from tritonctl.engines.builds.contract import EngineTensors
+from tritonctl.engines.builds.engine import Artefact
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project.schema import InstanceGroup, Model, Serving, SessionOptions
-from tritonctl.repository.backends import PythonBackend, declared
+from tritonctl.repository.backends import PythonBackend, engine_tensors
 from tritonctl.repository.ensembles import ENGINE_STEP, Ensemble
 
 # The onnxruntime backend's numbers: https://github.com/triton-inference-server/onnxruntime_backend
@@ -26,18 +25,18 @@ _MODES = {"sequential": "0", "parallel": "1"}
 
 @dataclass(frozen=True)
 class NativeBackend:
-    """A backend of Triton: the file it serves, by its suffix, and what it reads from the config."""
+    """A native backend of Triton."""
 
     name: str
-    suffix: str
-    settings: Callable[[SessionOptions], dict[str, Any]]
+    suffix: str  # of the engine's file
+    settings: Callable[[SessionOptions], dict[str, Any]]  # returns config.pbtxt fields
     needs_gpu: bool = False
     reads_session: bool = False
 
-    def instance_group(self, serving: Serving, where: str) -> list[InstanceGroup]:
-        """The project's, or one instance on a GPU where nothing else is possible.
+    def instance_group(self, serving: Serving, location: str) -> list[InstanceGroup]:
+        """Return the project's instance groups, or one GPU instance for a GPU-only backend.
 
-        Raises ConfigurationError for a kind that the backend refuses to load.
+        Raises ConfigurationError for a kind that the backend does not support.
         """
         if not self.needs_gpu:
             return serving.instance_group
@@ -46,7 +45,7 @@ class NativeBackend:
         wrong = [group.kind for group in serving.instance_group if group.kind != "KIND_GPU"]
         if wrong:
             raise ConfigurationError(
-                f"{where}.serving.instance_group: {self.name} runs on GPUs, not as {wrong[0]}",
+                f"{location}.serving.instance_group: {self.name} runs on GPUs, not as {wrong[0]}",
                 remedy="set `kind: KIND_GPU`, or remove `instance_group`",
             )
         return serving.instance_group
@@ -65,62 +64,62 @@ def _onnxruntime(session: SessionOptions) -> dict[str, Any]:
     return record if level is None else record | {"optimization": {"graph": {"level": level}}}
 
 
-def _nothing(_: SessionOptions) -> dict[str, Any]:
+def _no_settings(_: SessionOptions) -> dict[str, Any]:
     return {}
 
 
 NATIVE = {
     "onnxruntime": NativeBackend("onnxruntime", ".onnx", _onnxruntime, reads_session=True),
-    "tensorrt": NativeBackend("tensorrt", ".plan", _nothing, needs_gpu=True),
+    "tensorrt": NativeBackend("tensorrt", ".plan", _no_settings, needs_gpu=True),
 }
 
 
-def native_backend(asked: str | None, artefact: Artefact, where: str) -> NativeBackend | None:
-    """The backend of Triton that serves an engine; None: a Python backend does.
+def native_backend(
+    requested: str | None, artefact: Artefact, location: str
+) -> NativeBackend | None:
+    """Return the native backend that serves an engine; None: a Python backend does.
 
-    `asked` is the project's `serving.backend`. Raises ConfigurationError when it cannot serve it.
+    `requested` is the project's `serving.backend`. Raises ConfigurationError if it cannot serve
+    the engine.
     """
-    own = artefact.manifest.python_backend
-    name = own if asked in (None, "python") else asked
+    default_backend = artefact.manifest.python_backend
+    name = default_backend if requested in (None, "python") else requested
     if name not in NATIVE:
-        if name == own:
+        if name == default_backend:
             return None
         raise ConfigurationError(
-            f"{where}.serving.backend: unknown backend `{name}` for engines of the builder "
+            f"{location}.serving.backend: unknown backend `{name}` for engines of the builder "
             f"{artefact.manifest.builder}",
             remedy=f"choose one of {', '.join(NATIVE)}, or remove `backend`",
         )
     native = NATIVE[name]
     if not _graphs(artefact, native):
         raise ConfigurationError(
-            f"{where}.serving.backend: {name} serves a {native.suffix} file, and the builder "
+            f"{location}.serving.backend: {name} serves {native.suffix} files, and the builder "
             f"{artefact.manifest.builder} made none",
             remedy="remove `backend`, or choose the builder of that name",
         )
     return native
 
 
-def interface(backend: NativeBackend, tensors: Tensors) -> PythonBackend:
-    """What the steps around an engine see of it: its tensors; it does no other's work."""
+def engine_interface(backend: NativeBackend, tensors: EngineTensors) -> PythonBackend:
+    """Return the engine's interface for its neighbouring steps: its tensors, no inlined steps."""
     return PythonBackend(
         schema="tritonctl.python_backend/1",
         name=backend.name,
         summary="Triton's own",
         max_batch_size=0,
-        inputs=declared(tensors.inputs),
-        outputs=declared(tensors.outputs),
+        inputs=engine_tensors(tensors.inputs),
+        outputs=engine_tensors(tensors.outputs),
     )
 
 
 def refuse_other_wiring(
-    name: str, ensemble: Ensemble, native: NativeBackend, known: set[str]
+    name: str, ensemble: Ensemble, native: NativeBackend, graph_inputs: set[str]
 ) -> None:
-    """Raise ConfigurationError for a task whose engine step reads what the graph has not.
-
-    known: the graph's inputs.
-    """
+    """Raise ConfigurationError for a task whose engine step reads inputs that the graph lacks."""
     engines = (step for step in ensemble.steps.values() if step.backend == ENGINE_STEP)
-    if any({*step.inputs} - {*step.only_if_read} - known for step in engines):
+    if any({*step.inputs} - {*step.only_if_read} - graph_inputs for step in engines):
         raise ConfigurationError(
             f"models.{name}.serving.backend: the task {ensemble.task} has steps around its engine, "
             f"which are wired for a Python backend, not for {native.name}",
@@ -141,9 +140,9 @@ def refuse_fused(name: str, native: NativeBackend | None) -> None:
 def refuse_unread_session(
     name: str, model: Model, engine: PythonBackend | None, native: NativeBackend | None
 ) -> None:
-    """Raise ConfigurationError for options of ONNX Runtime where another library runs the engine.
+    """Raise ConfigurationError for ONNX Runtime options if another library runs the engine.
 
-    engine: the Python backend of the engine step, where one has it.
+    `engine` is the Python backend of the engine step, if any.
     """
     if "session" not in model.serving.model_fields_set:
         return
@@ -156,8 +155,8 @@ def refuse_unread_session(
             "properties, which `tritonctl tune` tries"
         )
     raise ConfigurationError(
-        f"models.{name}.serving.session: ONNX Runtime's options, and the engine of builder "
-        f"{model.engine.builder} is run by another library",
+        f"models.{name}.serving.session: these are options of ONNX Runtime, and another library "
+        f"runs the engine of builder {model.engine.builder}",
         remedy=remedy,
     )
 
@@ -168,9 +167,9 @@ def _graphs(artefact: Artefact, native: NativeBackend) -> list[str]:
 
 
 def graph_files(artefact: Artefact, native: NativeBackend) -> tuple[str, list[tuple[Path, str]]]:
-    """The engine's file name, and what lies in its folder, flat in the version folder.
+    """Return the graph's file name, and the files of its folder by name in the version folder.
 
-    Raises RepositoryError when the artefact does not hold exactly one.
+    Raises RepositoryError unless the artefact has exactly one graph.
     """
     graphs = _graphs(artefact, native)
     if len(graphs) != 1:

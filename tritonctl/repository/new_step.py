@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl new step`: a step that works, with a test that needs no Triton."""
+"""`tritonctl new step`: a working step with a test that needs no Triton."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tritonctl.errors import UsageError
 from tritonctl.host import bundled
-from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.files import as_host_error, write_atomically
 from tritonctl.repository.backends import BACKEND_FILE
 from tritonctl.repository.contents import REQUIREMENTS
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# Steps of every model that something else has these names for.
-_TAKEN = ("engine", "ensemble")
+# Step names with a fixed meaning.
+_RESERVED = ("engine", "ensemble")
 _BACKEND = """\
 schema = "tritonctl.python_backend/1"
 name = "NAME"
@@ -49,12 +49,12 @@ import triton_python_backend_utils as pb_utils
 
 
 def tidied(text, longest):
-    """The text with single spaces. Raises ValueError for one that is empty or too long."""
+    """Return the text with single spaces. Raises ValueError for an empty or too long text."""
     words = " ".join(text.split())
     if not words:
         raise ValueError("text is empty")
     if len(words) > longest:
-        raise ValueError(f"text has {len(words)} characters, and {longest} are allowed")
+        raise ValueError(f"text has {len(words)} characters; the limit is {longest}")
     return words
 
 
@@ -62,20 +62,20 @@ class TritonPythonModel:
     """text BYTES[n, 1] to tidied BYTES[n, 1]."""
 
     def initialize(self, args):
-        """Called once, when the model is loaded."""
+        """Triton calls this once when it loads the model."""
         parameters = json.loads(args["model_config"])["parameters"]
         self.longest = int(parameters["longest"]["string_value"])
 
     def execute(self, requests):
-        """One response to each request, in their order: a bad one fails alone."""
+        """Return one response per request, in order; an invalid request fails alone."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
-        """The response to one request, or its error."""
+        """Return the response to one request, or its error."""
         texts = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()
         try:
             rows = [tidied(text.decode("utf-8"), self.longest) for text in texts.flat]
-        except ValueError as error:  # a text that is not UTF-8, too
+        except ValueError as error:  # also for a text that is not UTF-8
             refused = pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG)
             return pb_utils.InferenceResponse(error=refused)
         array = np.array([row.encode("utf-8") for row in rows], dtype=np.object_)
@@ -94,14 +94,14 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "python_backends" / "NAME"
-# What lies beside model.py, and Triton's module, which has a stand-in beside this file.
+# Modules next to model.py, and the stand-in for Triton's module next to this file.
 sys.path[:0] = [str(FOLDER), str(Path(__file__).parent)]
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
 
 @pytest.fixture
 def model():
-    """As Triton makes it: with the settings of backend.toml."""
+    """The model as Triton creates it, with the settings of backend.toml."""
     specification = importlib.util.spec_from_file_location("NAME", FOLDER / "model.py")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
@@ -127,14 +127,14 @@ def test_tidied(model):
 
 @pytest.mark.parametrize("text", ["   ", "x" * 2001])
 def test_refused_alone(model, text):
-    """Its neighbour is answered."""
+    """Other requests of the batch succeed."""
     refused, answered = model.execute([request(text), request("1")])
     assert refused.has_error()
     assert "text" in refused.error().message()
     assert not answered.has_error()
 '''
 STAND_IN = '''\
-"""Stands in for Triton's module of this name in tests: what a model needs to answer a request."""
+"""A test stand-in for Triton's module of this name, with the classes that a model needs."""
 
 
 class Tensor:
@@ -167,7 +167,7 @@ class TritonError(Exception):
 
 
 class TritonModelException(Exception):
-    """Raised by a model that cannot be loaded, or cannot answer."""
+    """A model cannot be loaded or cannot answer."""
 
 
 class InferenceRequest:
@@ -204,21 +204,20 @@ def _named(tensors, name):
 
 
 def get_input_tensor_by_name(request, name):
-    """None where the request has no such tensor."""
+    """Return a request's tensor, or None."""
     return _named(request.inputs(), name)
 
 
 def get_output_tensor_by_name(response, name):
-    """None where the response has no such tensor."""
+    """Return a response's tensor, or None."""
     return _named(response.output_tensors(), name)
 '''
 
 
 def write_step(root: Path, name: str) -> list[Path]:
-    """Write python_backends/NAME and its test into a project; the files, in order.
+    """Write python_backends/NAME and its test into a project; return the files.
 
-    Raises UsageError for a name that Triton cannot take or that is taken, HostError where they
-    cannot be written.
+    Raises UsageError for an invalid or existing name, HostError if a file cannot be written.
     """
     _refuse_name(root, name)
     pins = bundled.text("python_backends/requirements.txt").splitlines()
@@ -236,11 +235,11 @@ def write_step(root: Path, name: str) -> list[Path]:
 
 
 def write_new(files: dict[Path, str]) -> list[Path]:
-    """Write files that do not exist yet; those that were written. Raises HostError."""
+    """Write files that do not exist yet; return the new ones. Raises HostError."""
     written = []
     for file, text in files.items():
         if not file.exists():
-            with explained(file):
+            with as_host_error(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, text)
             written.append(file)
@@ -248,17 +247,17 @@ def write_new(files: dict[Path, str]) -> list[Path]:
 
 
 def _refuse_name(root: Path, name: str) -> None:
-    if not _NAME.fullmatch(name) or name in _TAKEN:
+    if not _NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(
             f"`{name}` cannot be the name of a step",
             remedy="use letters, digits and `_`, beginning with a letter; "
-            f"{' and '.join(f'`{taken}`' for taken in _TAKEN)} are taken",
+            f"{' and '.join(f'`{reserved}`' for reserved in _RESERVED)} are reserved",
         )
     for place in (root / "python_backends" / name, root / "tests" / f"test_{name}.py"):
         if place.exists():
             raise UsageError(f"{place} already exists", remedy="edit it, or choose another name")
     if name in bundled.names("python_backends", ""):
         raise UsageError(
-            f"tritonctl itself has python_backends/{name}, which this would replace",
+            f"tritonctl ships python_backends/{name}, which this would replace",
             remedy="choose another name",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.pbtxt in and out; the only module that imports Triton's protobuf schema.
+"""Reads and writes config.pbtxt; the only module that imports Triton's protobuf schema.
 
 Importing that schema takes about 0.3 s, so it happens inside the functions.
 """
@@ -11,58 +11,54 @@ from typing import Any
 
 from tritonctl.checks.config.lexer import TextprotoError
 from tritonctl.checks.config.textproto import parse
-from tritonctl.checks.places import Source
+from tritonctl.checks.source_span import SourceText, Span
 from tritonctl.errors import ConfigurationError
 
 
 def to_pbtxt(config: Mapping[str, Any], *, header: str) -> str:
-    """The text of a config.pbtxt from protobuf's JSON form, under `header` as a comment.
+    """Return the text of a config.pbtxt from protobuf's JSON form, with `header` as a comment.
 
-    Equal input gives equal bytes. Raises ConfigurationError for a field Triton does not know.
+    The output is deterministic. Raises ConfigurationError for an unknown field.
     """
     from google.protobuf import text_format
 
     message = _message(config)
     text: str = text_format.MessageToString(message, as_utf8=True)
     if not message.max_batch_size:
-        # proto3 text drops zeros, but to Triton an absent max_batch_size means "complete it".
+        # proto3 text drops zeros, but Triton auto-completes a missing max_batch_size.
         text += "max_batch_size: 0\n"
     return "".join(f"# {line}\n" for line in header.splitlines()) + text
 
 
 def parse_pbtxt(text: str) -> dict[str, Any]:
-    """A config.pbtxt in protobuf's JSON form, Triton's field names. Raises ConfigurationError."""
-    from google.protobuf import json_format, text_format
-    from tritonclient.grpc import model_config_pb2
+    """Parse a config.pbtxt to protobuf's JSON form. Raises ConfigurationError.
 
-    try:
-        message = text_format.Parse(text, model_config_pb2.ModelConfig())
-    except text_format.ParseError as error:
-        raise ConfigurationError(
-            f"not a valid config.pbtxt: {_mistake(text)}", remedy="correct that line"
-        ) from error
-    record: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
-    return record
-
-
-def _mistake(text: str) -> str:
-    """The first mistake of a config.pbtxt, its line and column, in the words of `check`."""
+    With the reader of `check`, which reads as Triton does: protobuf's Python parser accepts other
+    white space and numbers than its C++ parser.
+    """
+    from google.protobuf import json_format
     from tritonclient.grpc import model_config_pb2
 
     from tritonctl.checks.config.message import HARMLESS, read
 
-    source = Source("config.pbtxt", text)
     try:
-        made = read(parse(text), model_config_pb2.ModelConfig())
+        reading = read(parse(text), model_config_pb2.ModelConfig())
     except TextprotoError as error:
-        problem, span = error.problem, error.span
-    else:
-        wrong = [one for one in made.problems if one.mistake not in HARMLESS]
-        if not wrong:
-            return "Triton does not read it; `tritonctl check` has more"
-        problem, span = wrong[0].text, wrong[0].span
-    line, column = source.position(span.start)
-    return f"{line}:{column}: {problem}"
+        raise _refused(text, error.problem, error.span) from error
+    for problem in reading.problems:
+        if problem.mistake not in HARMLESS:
+            raise _refused(text, problem.text, problem.span)
+    record: dict[str, Any] = json_format.MessageToDict(
+        reading.message, preserving_proto_field_name=True
+    )
+    return record
+
+
+def _refused(text: str, problem: str, span: Span) -> ConfigurationError:
+    line, column = SourceText("config.pbtxt", text).position(span.start)
+    return ConfigurationError(
+        f"not a valid config.pbtxt: {line}:{column}: {problem}", remedy="correct that line"
+    )
 
 
 def _message(config: Mapping[str, Any]) -> Any:
@@ -74,12 +70,12 @@ def _message(config: Mapping[str, Any]) -> Any:
     try:
         return json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
     except json_format.ParseError as error:
-        wrong = next(refused_values(config, model_config_pb2.ModelConfig.DESCRIPTOR), None)
-        where = f"`{wrong.place}`: " if wrong else ""
-        problem = wrong.problem if wrong else "its values do not go together"
-        remedy = wrong.remedy if wrong else None
-        what = "`serving.config` in tritonctl.yaml"
+        refused = next(refused_values(config, model_config_pb2.ModelConfig.DESCRIPTOR), None)
+        location = f"`{refused.path}`: " if refused else ""
+        problem = refused.problem if refused else "this combination of values"
+        remedy = refused.remedy if refused else None
+        subject = "`serving.config` in tritonctl.yaml"
         raise ConfigurationError(
-            f"model {config.get('name')}: Triton does not take {where}{problem}",
-            remedy=f"{remedy}; correct {what}" if remedy else f"correct {what}",
+            f"model {config.get('name')}: Triton does not accept {location}{problem}",
+            remedy=f"{remedy}; correct {subject}" if remedy else f"correct {subject}",
         ) from error

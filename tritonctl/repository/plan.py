@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model repository shall contain: project + manifests + ensemble → planned models.
-
-Pure: nothing is written here.
-"""
+"""Plans a model repository: project + manifests + ensemble → planned models. It writes nothing."""
 
 from __future__ import annotations
 
@@ -11,32 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.build.engine import Artefact, built_engines
-from tritonctl.engines.build.requests import model_named
+from tritonctl.engines.builds.engine import Artefact, built_engines
+from tritonctl.engines.builds.requests import model_named
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
 from tritonctl.repository import tensorrtllm
-from tritonctl.repository.backends import PythonBackend, artefact_tensors
+from tritonctl.repository.backends import PythonBackend, engine_config_tensors
 from tritonctl.repository.composed import composed_models
 from tritonctl.repository.contents import HandwrittenModel, folder_names, handwritten
 from tritonctl.repository.engine_parameters import RUNTIME_SETTINGS, backend_parameters
 from tritonctl.repository.engine_queue import (
-    batch_of_places,
     engine_batching,
     native_batching,
-    policy_of,
+    queue_policy,
+    requests_per_handover,
 )
 from tritonctl.repository.ensembles import (
     ENGINE_STEP,
     StepInterface,
     check_graph,
+    drop_unread_inputs,
     ensemble_for,
-    fitted,
     lower,
     step_model_name,
 )
-from tritonctl.repository.folding import fused, inlined, with_steps_in_engine
+from tritonctl.repository.folding import fuse_steps, inline_detokenizer, with_steps_in_engine
 from tritonctl.repository.interfaces import (
     planning_order,
     serving_backends,
@@ -54,83 +51,82 @@ from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.planned import (
     FIRST_VERSION,
     PlannedModel,
-    Served,
-    batching_of,
+    ServedRelease,
+    batching_fields,
     config_text,
     header_text,
 )
-from tritonctl.repository.response_cache import behind_cache, versioned
+from tritonctl.repository.response_cache import add_cache, with_content_versions
 from tritonctl.repository.server_fields import refuse_newer_fields
 from tritonctl.repository.steps import cached_model
-from tritonctl.repository.unary import UNARY, pointless, unary_backend
+from tritonctl.repository.unary import UNARY, unary_backend, unary_not_applicable
 
 ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The models to publish, composing models before the ensembles that need them.
-
-    `handwritten`: the models in the repository that are not the project's. `release`: which one of
-    the project this is, instead of what it is now.
-    """
+class RepositoryPlan:
+    """The models to publish, composing models before their ensembles."""
 
     models: tuple[PlannedModel, ...]
     backends: tuple[PythonBackend, ...]
-    native: tuple[str, ...]  # Triton's own backends that the server must have
+    native: tuple[str, ...]  # native backends that the server must have
     artefacts: Mapping[str, Artefact]  # the engine of each of the project's models
-    handwritten: tuple[HandwrittenModel, ...] = ()
-    release: Served | None = None
+    handwritten: tuple[HandwrittenModel, ...] = ()  # models that are not the project's
+    # Set if the plan is of a release instead of the project's current state.
+    release: ServedRelease | None = None
 
     @property
-    def programs(self) -> tuple[PythonBackend | HandwrittenModel | Served, ...]:
-        """What runs in Triton's stubs, and needs packages there."""
+    def programs(self) -> tuple[PythonBackend | HandwrittenModel | ServedRelease, ...]:
+        """The programs of Triton's stubs, which need packages."""
         return (*self.backends, *self.handwritten, *([self.release] if self.release else ()))
 
     @property
     def release_name(self) -> str:
-        """Of the release that this is; "" where it is none."""
+        """Name of the release; "" without one."""
         return self.release.name if self.release else ""
 
     def repository_of(self, project: Project) -> Path:
-        """What a server of this machine knows the repository by."""
+        """Return the path under which a server of this machine loads the repository."""
         linked = self.release.repository if self.release else None
         return linked or project.repository
 
     @property
-    def caches(self) -> bool:
+    def needs_cache(self) -> bool:
         """Whether the server needs a response cache."""
-        return any(model.cached for model in self.models) or any(
-            model.cached for model in self.handwritten
+        return any(model.is_cached for model in self.models) or any(
+            model.is_cached for model in self.handwritten
         )
 
-    def caches_of(self, owner: str) -> bool:
-        """Whether one of the project's models, or one by hand, needs it."""
-        return any(model.cached for model in self.models_of(owner)) or any(
-            model.cached for model in self.handwritten if model.name == owner
+    def needs_cache_for(self, owner: str) -> bool:
+        """Whether a project's or hand-written model needs a response cache."""
+        return any(model.is_cached for model in self.models_of(owner)) or any(
+            model.is_cached for model in self.handwritten if model.name == owner
         )
 
     @property
     def owners(self) -> dict[str, str]:
-        """Every model that is served, with the public model whose step it is."""
-        own = {model.name: model.name for model in self.handwritten}
-        return own | {model.name: model.owner for model in self.models}
+        """The public model of every served model, by name."""
+        owners = {model.name: model.name for model in self.handwritten}
+        return owners | {model.name: model.owner for model in self.models}
 
     @property
-    def served(self) -> list[str]:
-        """Every model that a server has, hand-written ones too."""
+    def model_names(self) -> list[str]:
+        """Names of all served models, including hand-written ones."""
         return sorted(self.owners)
 
     def models_of(self, owner: str) -> tuple[PlannedModel, ...]:
-        """The folders of one of the project's models, composing models first."""
+        """Return the folders of a project's model, composing models first."""
         return tuple(model for model in self.models if model.owner == owner)
 
 
-def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None = None) -> Plan:
-    """Plan all models of a project, of `artefacts` where the caller has resolved them already.
+def plan_repository(
+    project: Project, artefacts: Mapping[str, Artefact] | None = None
+) -> RepositoryPlan:
+    """Plan all models of a project; `artefacts` are its engines, if already resolved.
 
     Raises RepositoryError when an engine has not been built, ConfigurationError for a graph or a
-    raw `serving.config` that Triton would refuse, and for requirements that contradict each other.
+    raw `serving.config` that Triton would refuse and for conflicting requirements.
     """
     models: list[PlannedModel] = []
     backends: dict[str, PythonBackend] = {}
@@ -154,41 +150,41 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
             native |= {triton.name} if triton else set()
         if model.serving.cache:
             header = _header(name, model, artefact)
-            planned = behind_cache(planned, name, cached_model(project, name), header)
+            planned = add_cache(planned, name, cached_model(project, name), header)
         models += planned
     _refuse_collisions(models)
-    models = versioned(models, resolved, backends.values())
+    models = with_content_versions(models, resolved, backends.values())
     for planned_model in models:
         refuse_newer_fields(planned_model.name, planned_model.config, project)
     in_order = tuple(backends[name] for name in sorted(backends))
     by_hand = handwritten(project, [model.name for model in models])
-    plan = Plan(tuple(models), in_order, tuple(sorted(native)), resolved, by_hand)
+    plan = RepositoryPlan(tuple(models), in_order, tuple(sorted(native)), resolved, by_hand)
     refuse_conflicts(plan.programs)
     return plan
 
 
-def startup_models(project: Project, plan: Plan) -> list[str]:
-    """The models that a server loads when it starts: `*` where the repository has no other folder.
+def startup_models(project: Project, plan: RepositoryPlan) -> list[str]:
+    """Return the models to load on start: `*` if the repository has no other folders.
 
-    Triton takes every folder for a model, and does not start if one is not a model.
+    Triton takes every folder for a model and does not start if one is not.
     """
-    return ["*"] if folder_names(project.repository) == set(plan.served) else plan.served
+    return ["*"] if folder_names(project.repository) == set(plan.model_names) else plan.model_names
 
 
 def _plan_native(
     owner: str, name: str, step: str, model: Model, artefact: Artefact, backend: NativeBackend
 ) -> PlannedModel:
-    """The engine step as Triton's own backend serves it."""
+    """Plan the engine step on a native backend of Triton."""
     file, files = graph_files(artefact, backend)
     config = ModelConfig(
         name=name,
         backend=backend.name,
         max_batch_size=model.engine.max_batch_size,
-        inputs=artefact_tensors(artefact.manifest.result.tensors.inputs),
-        outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
-        dynamic_batching=batching_of(model.serving, 0)
+        inputs=engine_config_tensors(artefact.manifest.result.tensors.inputs),
+        outputs=engine_config_tensors(artefact.manifest.result.tensors.outputs),
+        dynamic_batching=batching_fields(model.serving, 0)
         | native_batching(model.serving.queue, model.engine.max_batch_size),
-        instance_group=_of_profiles(
+        instance_group=_with_all_profiles(
             _groups(backend.instance_group(model.serving, f"models.{owner}")), artefact
         ),
     )
@@ -201,7 +197,7 @@ def _plan_native(
 def _plan_model(
     project: Project, name: str, artefacts: Mapping[str, Artefact], native: NativeBackend | None
 ) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
-    """The folders of a model, and the Python backends whose packages its steps need."""
+    """Plan the folders of a model; return them with the Python backends of its steps."""
     model, artefact = model_named(project, name), artefacts[name]
     ensemble, source = ensemble_for(model.task, project.root)
     backends = serving_backends(name, ensemble, source, artefact, native, project)
@@ -217,11 +213,11 @@ def _plan_model(
     refuse_unread_session(name, model, programs.get(ENGINE_STEP), native)
     if ensemble.kind == "model":
         names = dict.fromkeys(backends, name)
-        _refuse_other_steps(name, model, tuple(backends))
+        _refuse_unknown_steps(name, model, tuple(backends))
     else:
         parts: dict[str, StepInterface] = {**backends}
         parts |= step_public_models(ensemble, source, project, artefacts)
-        ensemble = fitted(ensemble, parts)
+        ensemble = drop_unread_inputs(ensemble, parts)
         check_graph(ensemble, parts, source)
         _refuse_unknown_runtime(name, model, programs.get(ENGINE_STEP))
         if model.serving.unary:
@@ -229,14 +225,14 @@ def _plan_model(
             names |= {UNARY: step_model_name(name, UNARY)}
         if model.serving.fused:
             refuse_fused(name, native)
-            backends = fused(name, ensemble, backends)
+            backends = fuse_steps(name, ensemble, backends)
             names |= dict.fromkeys(backends, name)
-            _refuse_other_steps(name, model, (*backends, *fronts))
+            _refuse_unknown_steps(name, model, (*backends, *fronts))
         else:
             if model.serving.inline_detokenizer:
-                ensemble, backends = inlined(name, ensemble, backends)
+                ensemble, backends = inline_detokenizer(name, ensemble, backends)
             ensemble, backends = with_steps_in_engine(ensemble, backends)
-            _refuse_other_steps(name, model, (*backends, ENSEMBLE, *fronts))
+            _refuse_unknown_steps(name, model, (*backends, ENSEMBLE, *fronts))
             lowered = lower(ensemble, name, model.engine.max_batch_size)
             text = config_text(lowered, model.serving.config.get(ENSEMBLE), header)
             public = [PlannedModel(name, name, text, ())]
@@ -250,8 +246,8 @@ def _plan_model(
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
-    """The engine alone, for NVIDIA's C++ backend."""
-    _refuse_other_steps(name, model, (ENGINE_STEP,))
+    """Plan a single engine on NVIDIA's C++ backend."""
+    _refuse_unknown_steps(name, model, (ENGINE_STEP,))
     step = step_model_name(name, ENGINE_STEP)
     folder = project.repository / step / FIRST_VERSION / "engine"
     config = tensorrtllm.engine_config(name, step, model, artefact.manifest, folder)
@@ -269,50 +265,57 @@ def _plan_step(
     artefact: Artefact,
     header: str,
 ) -> PlannedModel:
-    most = _max_batch_size(step, backend, model)
+    max_batch_size = _max_batch_size(step, backend, model)
     batching = _dynamic_batching(step, backend, model)
     config = ModelConfig(
         name=name,
         backend="python",
-        max_batch_size=most,
+        max_batch_size=max_batch_size,
         inputs=backend.input_tensors(),
-        outputs=tuple(tensor.tensor() for tensor in backend.outputs),
+        outputs=tuple(tensor.as_config_tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
-        # Over batches of one, without its own queue, a batcher does nothing.
-        dynamic_batching=batching if batching or most > 1 else None,
+        # With batches of one and no queue settings, a batcher has no effect.
+        dynamic_batching=batching if batching or max_batch_size > 1 else None,
         instance_group=_instance_group(step, model.serving),
         parameters=backend_parameters(backend, model.serving, artefact.manifest),
     )
     text = config_text(config, model.serving.config.get(step), header)
-    files = [*backend.code(), *_artefact_files(artefact, backend.files)]
+    files = [*backend.version_files(), *_artefact_files(artefact, backend.files)]
     return PlannedModel(name, owner, text, tuple(files))
 
 
 def _max_batch_size(step: str, backend: PythonBackend, model: Model) -> int:
     if step != ENGINE_STEP:
         return backend.max_batch_size
-    # A decoupled engine keeps its own batch: what Triton hands over only goes there.
-    most = model.engine.max_batch_size
-    return min(backend.max_batch_size, batch_of_places(most) if backend.decoupled else most)
+    # A decoupled engine forms batches itself; Triton only hands requests over.
+    engine_batch_size = model.engine.max_batch_size
+    return min(
+        backend.max_batch_size,
+        requests_per_handover(engine_batch_size) if backend.decoupled else engine_batch_size,
+    )
 
 
 def _dynamic_batching(step: str, backend: PythonBackend, model: Model) -> dict[str, Any] | None:
     if not backend.dynamic_batching:
         return None
-    queue, most = model.serving.queue, model.engine.max_batch_size
+    queue, engine_batch_size = model.serving.queue, model.engine.max_batch_size
     if step == ENGINE_STEP and backend.decoupled:
-        return engine_batching(queue, most)
-    batching = batching_of(model.serving, backend.max_queue_delay_microseconds)
+        return engine_batching(queue, engine_batch_size)
+    batching = batching_fields(model.serving, backend.max_queue_delay_microseconds)
     if step == ENGINE_STEP:
         keeps_the_queue = "max_queue_size" in backend.parameters
-        batching |= engine_batching(queue, most) if keeps_the_queue else policy_of(queue, most)
+        batching |= (
+            engine_batching(queue, engine_batch_size)
+            if keeps_the_queue
+            else queue_policy(queue, engine_batch_size)
+        )
     return batching
 
 
 def _instance_group(step: str, serving: Serving) -> tuple[dict[str, Any], ...]:
     if step == ENGINE_STEP:
         return _groups(serving.instance_group)
-    # Exactly one: several detokenizer instances would scramble the order inside a stream.
+    # Exactly one: several detokenizer instances would reorder the responses of a stream.
     return ({"kind": "KIND_CPU", "count": 1},)
 
 
@@ -321,15 +324,15 @@ def _groups(groups: Sequence[InstanceGroup]) -> tuple[dict[str, Any], ...]:
     return tuple({k: v for k, v in record.items() if v} for record in records)
 
 
-def _of_profiles(
+def _with_all_profiles(
     groups: tuple[dict[str, Any], ...], artefact: Artefact
 ) -> tuple[dict[str, Any], ...]:
-    """With all optimisation profiles of a plan: without a list, Triton uses the first alone."""
+    """List all optimisation profiles of a TensorRT plan: by default Triton uses only the first."""
     profiles = artefact.manifest.result.runtime.get("profiles")
     count = len(profiles) if isinstance(profiles, list) else 0
     if count < 2:  # noqa: PLR2004 - the first is the default
         return groups
-    return tuple(group | {"profile": [str(at) for at in range(count)]} for group in groups)
+    return tuple(group | {"profile": [str(number) for number in range(count)]} for group in groups)
 
 
 def _artefact_files(artefact: Artefact, folders: list[str]) -> list[tuple[Path, str]]:
@@ -345,25 +348,25 @@ def _header(name: str, model: Model, artefact: Artefact) -> str:
     return header_text(f"model {name}", "settings and engine", model, engine)
 
 
-def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None:
-    if model.serving.unary and UNARY not in known:
-        raise pointless(name)
+def _refuse_unknown_steps(name: str, model: Model, step_names: tuple[str, ...]) -> None:
+    if model.serving.unary and UNARY not in step_names:
+        raise unary_not_applicable(name)
     for step in model.serving.config:
-        if step not in known:
+        if step not in step_names:
             raise ConfigurationError(
                 f"models.{name}.serving.config: unknown step `{step}`",
-                remedy=f"steps: {', '.join(known)}",
+                remedy=f"steps: {', '.join(step_names)}",
             )
 
 
 def _refuse_unknown_runtime(name: str, model: Model, engine: PythonBackend | None) -> None:
-    known = [key for key in RUNTIME_SETTINGS if engine and key in engine.parameters]
+    settings = [key for key in RUNTIME_SETTINGS if engine and key in engine.parameters]
     for key in model.serving.runtime:
-        if key not in known:
+        if key not in settings:
             raise ConfigurationError(
                 f"models.{name}.serving.runtime: the engine of builder {model.engine.builder} has "
                 f"no setting `{key}`",
-                remedy=choices(key, known, "settings:"),
+                remedy=choices(key, settings, "settings:"),
             )
 
 
@@ -372,7 +375,7 @@ def _refuse_collisions(models: list[PlannedModel]) -> None:
     for model in models:
         if model.name in seen:
             raise ConfigurationError(
-                f"two models of the project would both be called `{model.name}` in the repository",
+                f"two models of the project have the name `{model.name}` in the repository",
                 remedy="rename one of them in tritonctl.yaml",
             )
         seen.add(model.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as it is planned: a folder of the repository that nobody has written yet."""
+"""A planned model: a folder of the repository before it is written."""
 
 from __future__ import annotations
 
@@ -21,64 +21,59 @@ from tritonctl.repository.contents import HEADER
 from tritonctl.repository.model_config import ModelConfig
 from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
 
-# Of models without a response cache: clients may name it.
+# Version of models without a response cache; clients may name it.
 FIRST_VERSION = "1"
 
 
 @dataclass(frozen=True)
-class Served:
-    """The release that a plan is of. `requirements`: files of what its Python models import.
-
-    `repository`: what a server knows its models by, through a link, so that those of another one
-    can take their place; None: by their own folder.
-    """
+class ServedRelease:
+    """The release that a plan describes."""
 
     name: str
-    requirements: tuple[Path, ...]
+    requirements: tuple[Path, ...]  # requirements files of its Python models
+    # The link under which a server loads the models, so that another release can replace them;
+    # None: the release's folder.
     repository: Path | None
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """One folder of the repository: its config.pbtxt and the files of its version folder.
-
-    `owner`: the project's model that it is, or is a step of. `version`: the version folder.
-    """
+    """One folder of the repository: its config.pbtxt and the files of its version folder."""
 
     name: str
-    owner: str
+    owner: str  # the project's model that this is, or is a step of
     config: str
     files: tuple[tuple[Path, str], ...]  # (source, path below the version folder)
-    version: str = FIRST_VERSION
+    version: str = FIRST_VERSION  # name of the version folder
 
     @property
-    def cached(self) -> bool:
-        """Whether Triton's response cache may answer for it."""
+    def is_cached(self) -> bool:
+        """Whether Triton's response cache is enabled."""
         return is_cached(parse_pbtxt(self.config))
 
 
 def config_text(config: ModelConfig, raw: Mapping[str, Any] | None, header: str) -> str:
-    """A config.pbtxt; `raw`: fields of `serving.config`, which win. Raises ConfigurationError."""
+    """Return a config.pbtxt; `raw` fields of `serving.config` win. Raises ConfigurationError."""
     if raw and "name" in raw:
         raise ConfigurationError(
-            f"serving.config cannot rename `{config.name}`: Triton wants the folder's name there",
+            f"serving.config cannot rename `{config.name}`: the name must equal the folder's",
             remedy="remove `name`; rename it under `models:` or `ensembles:` instead",
         )
     return to_pbtxt(deep_merge(config.as_dict(), raw or {}), header=header)
 
 
 def header_text(subject: str, basis: str, settings: BaseModel, engine: str = "") -> str:
-    """The comment above a config.pbtxt: whose it is, with a digest of its settings and engine."""
-    told = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
-    digest = hashlib.sha256(f"{told}{engine}".encode()).hexdigest()
+    """Return the comment of a config.pbtxt: its model, and a digest of settings and engine."""
+    record = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
+    digest = hashlib.sha256(f"{record}{engine}".encode()).hexdigest()
     return (
         f"{HEADER} {__version__} for {subject} ({basis} {digest[:16]}).\n"
         "Change tritonctl.yaml and render again; edits here are lost."
     )
 
 
-def batching_of(serving: Serving | ComposedServing, delay_microseconds: int) -> dict[str, Any]:
-    """`dynamic_batching` as the project has it; delay_microseconds: unless it says another."""
+def batching_fields(serving: Serving | ComposedServing, delay_microseconds: int) -> dict[str, Any]:
+    """Return the project's `dynamic_batching`; `delay_microseconds` is the default delay."""
     chosen = serving.dynamic_batching.model_dump(exclude_defaults=True)
     batching = {"max_queue_delay_microseconds": delay_microseconds} | chosen
     return {key: value for key, value in batching.items() if value}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes a plan as a model repository: stage next to it, verify, rename model by model.
+"""Publishes a plan as a model repository: stage, verify, rename model by model.
 
-Triton must never see half a model, and every sub-folder of a repository is a model: so staging
-happens in a hidden sibling on the same file system. Composing models go in before ensembles.
+Triton must never see half a model and takes every sub-folder for a model. Staging therefore uses a
+hidden sibling folder on the same file system. Composing models are published before ensembles.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.engines.build.engine import Artefact
+from tritonctl.engines.builds.engine import Artefact
 from tritonctl.errors import RepositoryError
-from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
-from tritonctl.host.interpreters import find, running
+from tritonctl.host.files import as_host_error, cache_folder, exclusive, write_atomically
+from tritonctl.host.interpreters import current_interpreter, find_interpreter
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import STATE_FOLDER, Project
-from tritonctl.repository.checking import refuse_mistakes
-from tritonctl.repository.contents import CONFIG, is_ours, record_of, rendered_names
-from tritonctl.repository.plan import Plan, plan_repository
+from tritonctl.repository.checking import check_staged_repository
+from tritonctl.repository.contents import CONFIG, is_rendered, render_record, rendered_names
+from tritonctl.repository.plan import RepositoryPlan, plan_repository
 from tritonctl.repository.planned import PlannedModel
 from tritonctl.repository.server_environment import PYTHONS
+from tritonctl.store.folders import hard_link, publish_folder, staging_folder
 
 _WRITABLE = 0o222
 
 
 @dataclass(frozen=True)
-class Rendered:
-    """What a rendering did; names of models, in publishing order."""
+class RenderedRepository:
+    """The result of a rendering; names of models are in publishing order."""
 
     repository: Path
-    plan: Plan
+    plan: RepositoryPlan
     changed: tuple[str, ...]
     unchanged: tuple[str, ...]
     removed: tuple[str, ...]
@@ -47,12 +48,11 @@ class Rendered:
 
 def render(
     project: Project, progress: Progress, artefacts: Mapping[str, Artefact] | None = None
-) -> Rendered:
-    """Render a project's model repository. Equal input leaves every byte as it is.
+) -> RenderedRepository:
+    """Render a project's model repository. Equal input leaves every byte unchanged.
 
-    artefacts: the engines, where the caller has resolved them already.
-    Raises RepositoryError, ConfigurationError or HostError; the repository then still holds
-    only whole models.
+    `artefacts` are the engines, if the caller has already resolved them. Raises RepositoryError,
+    ConfigurationError or HostError; the repository then still has only complete models.
     """
     plan = plan_repository(project, artefacts)
     repository = project.repository
@@ -61,32 +61,34 @@ def render(
         with progress.step(f"Rendering {repository.name}"), _staging(repository) as staging:
             for model in plan.models:
                 assemble(model, staging / model.name)
-            if plan.models:  # else hand-written ones alone were chosen
-                refuse_mistakes(staging, project, progress, _edited(plan, repository))
+            if plan.models:  # False if only hand-written models are selected
+                check_staged_repository(
+                    staging, project, progress, _edited_sources(plan, repository)
+                )
             changed = _publish_all(plan, staging, repository)
             removed = _remove_dropped(project, plan, staging)
     unchanged = tuple(m.name for m in plan.models if m.name not in changed)
-    return Rendered(repository, plan, changed, unchanged, removed)
+    return RenderedRepository(repository, plan, changed, unchanged, removed)
 
 
 @contextmanager
-def unchanged(rendered: Rendered, progress: Progress) -> Iterator[None]:
-    """Hold the repository as it was rendered: nobody renders into it meanwhile.
+def hold_unchanged(rendered: RenderedRepository, progress: Progress) -> Iterator[None]:
+    """Lock the repository in its rendered state, so that no other process renders into it.
 
-    Raises RepositoryError where somebody has, just before.
+    Raises RepositoryError if another process has already changed it.
     """
     with exclusive(_lock(rendered.repository), progress, "render"):
         for model in rendered.plan.models:
             file = rendered.repository / model.name / CONFIG
             if not file.is_file() or file.read_text(encoding="utf-8") != model.config:
                 raise RepositoryError(
-                    f"{file} has been rendered anew meanwhile", remedy="run the command again"
+                    f"another process has rendered {file}", remedy="run the command again"
                 )
         yield
 
 
-def _edited(plan: Plan, repository: Path) -> dict[str, Path]:
-    """By the place of a file of code in the repository, the file it is copied from."""
+def _edited_sources(plan: RepositoryPlan, repository: Path) -> dict[str, Path]:
+    """Return the source of each code file, by path in the repository."""
     return {
         f"{repository.name}/{model.name}/{model.version}/{place}": source
         for model in plan.models
@@ -96,127 +98,100 @@ def _edited(plan: Plan, repository: Path) -> dict[str, Path]:
 
 
 def _lock(repository: Path) -> Path:
-    """Not in the project, because two projects may render into one repository."""
+    """Return the lock's path, outside the project: two projects may share a repository."""
     digest = hashlib.sha256(str(repository).encode()).hexdigest()
     return cache_folder() / "locks" / f"render-{digest[:16]}.lock"
 
 
 @contextmanager
 def _staging(repository: Path) -> Iterator[Path]:
-    staging = repository.parent / f".{repository.name}.staging"
-    with explained(staging):
-        shutil.rmtree(staging, ignore_errors=True)  # of a rendering that was killed
-        staging.mkdir(parents=True)
+    folder = repository.parent / f".{repository.name}.staging"
+    with as_host_error(folder), staging_folder(folder) as staging:
         repository.mkdir(exist_ok=True)
-    try:
-        with explained(staging):
-            yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        yield staging
 
 
 def assemble(model: PlannedModel, folder: Path) -> None:
-    """Lay a planned model out in a new folder. Raises OSError."""
+    """Write a planned model to a new folder. Raises OSError."""
     (folder / model.version).mkdir(parents=True)
     (folder / CONFIG).write_text(model.config, encoding="utf-8")
     for source, relative in model.files:
         target = folder / model.version / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        _place(source, target)
+        _place_file(source, target)
 
 
 def compile_python(folders: Iterable[Path]) -> None:
-    """Write the bytecode of models' Python files, which Triton's stubs otherwise do on loading.
+    """Write the bytecode of models' Python files, as Triton's stubs otherwise do on loading.
 
-    To Triton a model whose folder has changed since is another one: asked to load an ensemble, it
-    loads the steps below it again, and tritonserver 2.51 corrupts its heap by swapping one.
+    Triton reloads a model whose folder has changed, also as a step of an ensemble that is loaded,
+    and tritonserver 2.51 corrupts its heap when it replaces such a step.
     """
-    python = find(PYTHONS, shared=True)
-    if python is None or python.version == running().version:
+    python = find_interpreter(PYTHONS, shared=True)
+    if python is None or python.version == current_interpreter().version:
         for folder in folders:
             compileall.compile_dir(folder, quiet=2)
     elif paths := [str(folder) for folder in folders]:
-        # Each version has bytecode of its own. Files that do not compile are for the stub to tell.
+        # Bytecode depends on the Python version. The stub reports files that do not compile.
         command = [str(python.path), "-I", "-m", "compileall", "-qq", *paths]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
-def _place(source: Path, target: Path) -> None:
-    """Hard-link an artefact or a release (engines are large); copy what people edit in place."""
-    unchanging = STATE_FOLDER in source.parts or not source.stat().st_mode & _WRITABLE
-    if not unchanging or not linked(source, target):
+def _place_file(source: Path, target: Path) -> None:
+    """Hard-link files of artefacts and releases (engines are large); copy editable files."""
+    is_immutable = STATE_FOLDER in source.parts or not source.stat().st_mode & _WRITABLE
+    if not is_immutable or not hard_link(source, target):
         shutil.copyfile(source, target)
 
 
-def linked(source: Path, target: Path) -> bool:
-    """Whether `target` is now a further name of the file."""
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        return False
-    return True
-
-
-def _publish_all(plan: Plan, staging: Path, repository: Path) -> tuple[str, ...]:
+def _publish_all(plan: RepositoryPlan, staging: Path, repository: Path) -> tuple[str, ...]:
     changed = []
     for model in plan.models:
         new, old = staging / model.name, repository / model.name
         files, _ = entries = _entries(new)
         if entries != _entries(old) or any(_differ(new / name, old / name) for name in files):
-            _swap_in(staging, model.name, repository)
+            publish_folder(new, old)
             changed.append(model.name)
     return tuple(changed)
 
 
-def _swap_in(staging: Path, name: str, repository: Path) -> None:
-    target, replaced = repository / name, staging / f"{name}.replaced"
-    if target.exists():
-        os.rename(target, replaced)
-    try:
-        os.rename(staging / name, target)
-    except BaseException:
-        if replaced.exists():
-            os.rename(replaced, target)
-        raise
-
-
 def _entries(folder: Path) -> tuple[set[Path], set[Path]]:
-    """Relative paths of files and of folders (an ensemble's version folder is empty).
+    """Return relative paths of files and of folders (an ensemble's version folder is empty).
 
-    The bytecode that Triton's stubs leave behind does not count.
+    Bytecode of Triton's stubs is ignored.
     """
     paths = {path.relative_to(folder) for path in folder.rglob("*")}
-    ours = {path for path in paths if "__pycache__" not in path.parts}
-    files = {path for path in ours if (folder / path).is_file()}
-    return files, ours - files
+    content = {path for path in paths if "__pycache__" not in path.parts}
+    files = {path for path in content if (folder / path).is_file()}
+    return files, content - files
 
 
-def _differ(left: Path, right: Path) -> bool:
-    return not left.samefile(right) and not filecmp.cmp(left, right, shallow=False)
+def _differ(first: Path, second: Path) -> bool:
+    return not first.samefile(second) and not filecmp.cmp(first, second, shallow=False)
 
 
-def _refuse_foreign(repository: Path, plan: Plan) -> None:
+def _refuse_foreign(repository: Path, plan: RepositoryPlan) -> None:
     for model in plan.models:
         folder = repository / model.name
-        if folder.exists() and not is_ours(folder):
+        if folder.exists() and not is_rendered(folder):
             raise RepositoryError(
                 f"{folder} exists and was not rendered by tritonctl",
                 remedy="move it away, or choose another model name or model_repository",
             )
 
 
-def _remove_dropped(project: Project, plan: Plan, staging: Path) -> tuple[str, ...]:
-    """Remove what an earlier rendering of this project left and the project no longer names."""
+def _remove_dropped(project: Project, plan: RepositoryPlan, staging: Path) -> tuple[str, ...]:
+    """Remove models of an earlier rendering that the project no longer has; return their names."""
     names = [model.name for model in plan.models]
-    others = [name for name in rendered_names(project) if name not in names]
-    # Of a choice of models nothing is known about the others: they stay.
-    kept = others if project.chosen is not None else []
-    dropped = [name for name in others if name not in kept]
-    # Ensembles were published last, so backwards they go first.
-    removed = [name for name in reversed(dropped) if is_ours(project.repository / name)]
+    unplanned = [name for name in rendered_names(project) if name not in names]
+    # With a selection of models, all others stay.
+    retained = unplanned if project.chosen is not None else []
+    dropped = [name for name in unplanned if name not in retained]
+    # Reversed publishing order: ensembles before their steps.
+    removed = [name for name in reversed(dropped) if is_rendered(project.repository / name)]
     for name in removed:
-        # Moved out whole: a removal that is killed half-way would leave half a model.
+        # Rename first: a killed deletion must not leave half a model.
         os.rename(project.repository / name, staging / f"{name}.removed")
-    record = {"repository": str(project.repository), "models": [*kept, *names]}
-    write_atomically(record_of(project), json.dumps(record, indent=2))
+    record = {"repository": str(project.repository), "models": [*retained, *names]}
+    write_atomically(render_record(project), json.dumps(record, indent=2))
     return tuple(removed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's schema refuses in a model configuration, in other words than protobuf's."""
+"""Explains values that Triton's protobuf schema refuses in a model configuration."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _RANGES = {
 
 
 class RefusedValue(NamedTuple):
-    """A value that Triton does not take. `place`: keys with dots; `remedy`: where one is known."""
+    """A value that Triton does not accept."""
 
-    place: str
+    path: str  # dotted keys
     problem: str
     remedy: str | None = None
 
@@ -30,41 +30,43 @@ class RefusedValue(NamedTuple):
 def refused_values(
     value: Any, message: Descriptor, path: tuple[str | int, ...] = ()
 ) -> Iterator[RefusedValue]:
-    """What is wrong with protobuf's JSON form of a message, in the order of the keys."""
-    place = _dotted(path)
+    """Yield the invalid values in protobuf's JSON form of a message, in the order of the keys."""
+    dotted_path = _dotted(path)
     if not isinstance(value, Mapping):
-        yield RefusedValue(place, _expected("a section of keys", value), _section(message, value))
+        yield RefusedValue(
+            dotted_path, _expected("a section of keys", value), _section_hint(message, value)
+        )
         return
-    known = {**message.fields_by_camelcase_name, **message.fields_by_name}
-    given: dict[str, str] = {}
+    fields = {**message.fields_by_camelcase_name, **message.fields_by_name}
+    oneof_keys: dict[str, str] = {}
     for key, inner in value.items():
-        if key not in known:
+        if key not in fields:
             remedy = choices(str(key), list(message.fields_by_name), "valid keys:")
             yield RefusedValue(_dotted((*path, key)), "unknown key", remedy)
             continue
-        field = known[key]
+        field = fields[key]
         group = field.containing_oneof
         if group is not None and inner is not None:
-            if other := given.get(group.name):
-                problem = f"`{other}` and `{key}` exclude each other"
-                yield RefusedValue(place, problem, "keep one of them")
-            given[group.name] = key
+            if previous_key := oneof_keys.get(group.name):
+                problem = f"`{previous_key}` and `{key}` exclude each other"
+                yield RefusedValue(dotted_path, problem, "keep one of them")
+            oneof_keys[group.name] = key
         yield from _field(inner, field, (*path, key))
 
 
 def _field(
     value: Any, field: FieldDescriptor, path: tuple[str | int, ...]
 ) -> Iterator[RefusedValue]:
-    if value is None:  # the same as absent
+    if value is None:  # equals a missing field
         return
     inner = field.message_type
     if inner is not None and inner.GetOptions().map_entry:
         yield from _map(value, inner, path)
     elif not field.is_repeated:
-        yield from _one(value, field, path)
+        yield from _value(value, field, path)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            yield from _one(item, field, (*path, number))
+            yield from _value(item, field, (*path, number))
     else:
         yield RefusedValue(_dotted(path), _expected("a list", value), "write `[…]` around it")
 
@@ -77,10 +79,12 @@ def _map(value: Any, entry: Descriptor, path: tuple[str | int, ...]) -> Iterator
         if wrong := _scalar(key, entry.fields_by_name["key"]):
             yield RefusedValue(_dotted((*path, key)), f"as a key, {wrong[0]}", wrong[1])
         else:
-            yield from _one(inner, entry.fields_by_name["value"], (*path, key))
+            yield from _value(inner, entry.fields_by_name["value"], (*path, key))
 
 
-def _one(value: Any, field: FieldDescriptor, path: tuple[str | int, ...]) -> Iterator[RefusedValue]:
+def _value(
+    value: Any, field: FieldDescriptor, path: tuple[str | int, ...]
+) -> Iterator[RefusedValue]:
     if field.message_type is not None:
         yield from refused_values(value, field.message_type, path)
     elif wrong := _scalar(value, field):
@@ -88,11 +92,11 @@ def _one(value: Any, field: FieldDescriptor, path: tuple[str | int, ...]) -> Ite
 
 
 def _scalar(value: Any, field: FieldDescriptor) -> tuple[str, str | None] | None:
-    """What is wrong with a value and what to do about it; None where protobuf takes it."""
+    """Return problem and remedy of an invalid value; None for a valid one."""
     kind = field.cpp_type
     if kind == _Kind.CPPTYPE_ENUM:
         names = list(field.enum_type.values_by_name)
-        right = value in names or _whole(value) is not None
+        right = value in names or _whole_number(value) is not None
         remedy = choices(str(value), names, "expected one of")
         return None if right else (f"unknown value `{value}`", remedy)
     if kind in _RANGES:
@@ -104,17 +108,17 @@ def _scalar(value: Any, field: FieldDescriptor) -> tuple[str, str | None] | None
     return None if _is_number(value) else (_expected("a number", value), None)
 
 
-def _integer(value: Any, least: int, most: int) -> tuple[str, str | None] | None:
-    number = _whole(value)
+def _integer(value: Any, minimum: int, maximum: int) -> tuple[str, str | None] | None:
+    number = _whole_number(value)
     if number is None:
         return _expected("a whole number", value), None
-    if least <= number <= most:
+    if minimum <= number <= maximum:
         return None
-    return _expected(f"a whole number from {least} to {most}", value), None
+    return _expected(f"a whole number from {minimum} to {maximum}", value), None
 
 
-def _whole(value: Any) -> int | None:
-    """A whole number, also one in quotes or with `.0`, as protobuf takes it."""
+def _whole_number(value: Any) -> int | None:
+    """Convert to an integer as protobuf does, also from quotes or with `.0`; None if invalid."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -130,16 +134,16 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _section(message: Descriptor, value: Any) -> str | None:
-    """How to write a value that Triton wants in a section of its own, as those of `parameters`."""
+def _section_hint(message: Descriptor, value: Any) -> str | None:
+    """Return how to write a value that Triton expects in a section, such as `parameters`."""
     if "string_value" in message.fields_by_name and value is not None:
         return f'write `{{string_value: "{value}"}}`'
     return f"its keys: {', '.join(message.fields_by_name)}" if message.fields else None
 
 
-def _expected(what: str, value: Any) -> str:
+def _expected(expectation: str, value: Any) -> str:
     held = isinstance(value, Mapping | list | tuple)
-    return f"expected {what}, got {'a section' if held else f'`{value}`'}"
+    return f"expected {expectation}, got {'a section' if held else f'`{value}`'}"
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

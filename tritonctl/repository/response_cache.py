@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's response cache: which models may have it, in front of what, as which version.
+"""Triton's response cache: which models may use it, and their versions.
 
-The key is a model's name, its version and the bytes of its inputs, and nothing is dropped when a
-model is loaded again. So models with a cache are served as the version that their content is, and
-only ever asked for all their outputs: decision 18.
+The cache key is a model's name, its version and the bytes of its inputs. Entries survive a reload.
+The version of a cached model is therefore derived from its content, and an ensemble in front of it
+always requests all outputs (decision 18).
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tritonctl.checks.analysis.cache_key import CachedInput, shapeless
-from tritonctl.checks.repository import LARGEST_VERSION
-from tritonctl.engines.build.engine import Artefact
-from tritonctl.engines.build.fingerprint import sha256
+from tritonctl.checks.analysis.cache_key import CachedInput, inputs_with_ambiguous_shape
+from tritonctl.checks.repository import MAX_VERSION
+from tritonctl.engines.builds.engine import Artefact
 from tritonctl.errors import ConfigurationError
+from tritonctl.host.files import sha256
 from tritonctl.protocol.model_config import Config, is_cached, is_decoupled, steps_of
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
 from tritonctl.repository.planned import PlannedModel
 from tritonctl.repository.server_environment import requirement_files
 
-# Of a tensor, what its readers see: not how a backend wants it.
+# Tensor fields that clients see.
 _PUBLIC = ("name", "data_type", "dims", "optional")
 
 
-def behind_cache(
+def add_cache(
     planned: Sequence[PlannedModel], name: str, cached: str, header: str
 ) -> list[PlannedModel]:
-    """The public model with a response cache, as the model `cached`; an ensemble in front of it.
+    """Rename the public model to `cached`, enable its cache and add an ensemble in front of it.
 
-    planned: all models of the project's model `name`. Raises ConfigurationError where Triton would
-    refuse the cache, or give an answer to another request.
+    `planned` are all models of the project's model `name`. Raises ConfigurationError if Triton
+    refuses the cache or would confuse requests.
     """
     configs = {model.name: parse_pbtxt(model.config) for model in planned}
     _refuse_uncacheable(name, configs)
@@ -47,15 +47,15 @@ def behind_cache(
         else model
         for model in planned
     ]
-    front = to_pbtxt(_front(configs[name], cached), header=header)
+    front = to_pbtxt(_cache_ensemble(configs[name], cached), header=header)
     return [*behind, PlannedModel(name, name, front, ())]
 
 
-def _front(config: Config, cached: str) -> dict[str, Any]:
-    """An ensemble with the tensors of the model `cached`, which it asks for all its outputs.
+def _cache_ensemble(config: Config, cached: str) -> dict[str, Any]:
+    """Return an ensemble with the tensors of `cached` that always requests all its outputs.
 
-    Asked directly, a cached model keeps what the first request wanted of them, and gives that to
-    whoever wants others.
+    Triton caches only the outputs that the first request asks for, and returns them to later
+    requests for other outputs.
     """
     tensors = {
         side: [{key: each[key] for key in _PUBLIC if key in each} for each in config[side]]
@@ -74,26 +74,28 @@ def _front(config: Config, cached: str) -> dict[str, Any]:
 
 
 def without_cache(config: Config) -> dict[str, Any]:
-    """The same model, answering every request itself."""
+    """Return the configuration without a response cache."""
     return {key: value for key, value in config.items() if key != "response_cache"}
 
 
-def versioned(
+def with_content_versions(
     models: Sequence[PlannedModel],
     artefacts: Mapping[str, Artefact],
     backends: Iterable[PythonBackend],
 ) -> list[PlannedModel]:
-    """Models of a project's model with a response cache as the version that their content is."""
+    """Give every model of a cached project model a version derived from its content."""
     configs = {model.name: parse_pbtxt(model.config) for model in models}
     owners = {model.owner for model in models if is_cached(configs[model.name])}
     packages = [("", file) for file in requirement_files([*backends])] if owners else []
     versions: dict[str, str] = {}
     for owner in owners:
-        own = [model for model in models if model.owner == owner]
+        owner_models = [model for model in models if model.owner == owner]
         digests = _digests(artefacts[owner]) if owner in artefacts else {}
-        files = [(f"{model.name}/{place}", file) for model in own for file, place in model.files]
-        parts = {model.name: configs[model.name] for model in own}
-        _refuse_strangers(owner, parts)
+        files = [
+            (f"{model.name}/{place}", file) for model in owner_models for file, place in model.files
+        ]
+        parts = {model.name: configs[model.name] for model in owner_models}
+        _refuse_foreign_steps(owner, parts)
         versions[owner] = content_version(parts.values(), [*files, *packages], digests)
     return [replace(model, version=versions.get(model.owner, model.version)) for model in models]
 
@@ -107,48 +109,51 @@ def content_version(
     files: Iterable[tuple[str, Path]],
     digests: Mapping[Path, str],
 ) -> str:
-    """The version of models with this content: another one for other settings, engines or code.
+    """Return the version of models with this content: settings, engines and code.
 
-    files: place in the repository and source of each. digests: SHA-256 of sources where it is
-    known; the others are read. Equal content, equal version. Raises OSError.
+    `files` are pairs of path in the repository and source file. `digests` are known SHA-256 of
+    sources; other files are read. Equal content has an equal version. Raises OSError.
     """
     record = {
         "configs": [dict(config) for config in configs],
         "files": sorted((place, digests.get(file) or sha256(file)) for place, file in files),
     }
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).digest()
-    return str(int.from_bytes(digest[:8]) % LARGEST_VERSION + 1)
+    return str(int.from_bytes(digest[:8]) % MAX_VERSION + 1)
 
 
 def _refuse_uncacheable(name: str, configs: Mapping[str, Config]) -> None:
-    """Refuse a cache for model `name`, with the configurations of it and its steps."""
-    where, remedy = f"models.{name}.serving.cache", "remove `cache: true`"
-    if why := _not_one_answer(configs):
-        raise ConfigurationError(f"{where}: {why}", remedy=remedy)
-    if confused := shapeless(_inputs(configs[name]), _max_batch(configs[name])):
+    """Raise ConfigurationError if the model `name` with these configurations is uncacheable."""
+    location, remedy = f"models.{name}.serving.cache", "remove `cache: true`"
+    if obstacle := _cache_obstacle(configs):
+        raise ConfigurationError(f"{location}: {obstacle}", remedy=remedy)
+    if shapeless_inputs := inputs_with_ambiguous_shape(
+        _inputs(configs[name]), _max_batch(configs[name])
+    ):
         raise ConfigurationError(
-            f"{where}: the cache knows an input by its bytes alone, and those of "
-            f"{', '.join(confused)} do not tell its shape: [2, 8] and [4, 4] would get one answer",
+            f"{location}: the cache compares inputs by their bytes, and those of "
+            f"{', '.join(shapeless_inputs)} lack the shape: [2, 8] and [4, 4] would share an "
+            "answer",
             remedy=f"give the graph fixed shapes, set `engine.max_batch_size: 1`, or {remedy}",
         )
 
 
-def _refuse_strangers(owner: str, configs: Mapping[str, Config]) -> None:
-    """A version that is the content of `configs` says nothing of a step that is none of them."""
+def _refuse_foreign_steps(owner: str, configs: Mapping[str, Config]) -> None:
+    """Raise ConfigurationError for a step outside `configs`: the version would not cover it."""
     steps = [step for config in configs.values() for step in steps_of(config)]
-    if strangers := [step for step in steps if step not in configs]:
+    if foreign_steps := [step for step in steps if step not in configs]:
         raise ConfigurationError(
-            f"{owner} has a response cache, and its step {strangers[0]} is a model of its own: "
-            "loaded again, that would leave its old answers in the cache",
-            remedy=f"remove the cache of {owner}, or give it to {strangers[0]}",
+            f"{owner} has a response cache, and its step {foreign_steps[0]} is a separate model: "
+            "reloading that would leave its old answers in the cache",
+            remedy=f"remove the cache of {owner}, or move it to {foreign_steps[0]}",
         )
 
 
-def _not_one_answer(configs: Mapping[str, Config]) -> str | None:
-    """Why these models do not give one answer to one request, whatever came before."""
+def _cache_obstacle(configs: Mapping[str, Config]) -> str | None:
+    """Return why a request does not determine the answer of these models; None if it does."""
     for name, config in configs.items():
         if is_decoupled(config):
-            return f"{name} streams its answers, and Triton caches whole ones only"
+            return f"{name} streams its answers, and Triton caches complete ones only"
         if "sequence_batching" in config:
             return f"{name} keeps a sequence's state: answers depend on earlier requests"
     return None

@@ -8,40 +8,47 @@ from pathlib import Path
 from typing import Protocol
 
 from tritonctl.host import bundled
-from tritonctl.host.environments import Recipe
-from tritonctl.host.interpreters import Interpreter, need
+from tritonctl.host.environments import EnvironmentRecipe
+from tritonctl.host.interpreters import Interpreter, require_interpreter
+from tritonctl.host.requirements import locks_of, unlocked_requirements, verified_install_arguments
 from tritonctl.repository.contents import HandwrittenModel
 
 SERVER_VERSION = "2.51.0"
 # The stub needs numpy < 2, which has no wheel for 3.13.
 PYTHONS = ">=3.11,<3.13"
-# The wheel's own requirements serve PyTriton's API, which is not used: hence --no-deps.
-_WHEEL = ("--no-deps", "nvidia-pytriton==0.7.0")
 
 
-class Program(Protocol):
-    """What runs in a stub: a Python backend, or a hand-written model."""
+class StubProgram(Protocol):
+    """A program that a stub runs: a Python backend or a hand-written model."""
 
     @property
     def requirements(self) -> tuple[Path, ...]:
-        """Files of what it imports."""
+        """Its requirements files."""
 
 
-def requirement_files(programs: Sequence[Program]) -> list[Path]:
-    """The files of what these programs and their stubs import."""
+def requirement_files(programs: Sequence[StubProgram]) -> list[Path]:
+    """Return the requirements files of these programs and their stubs."""
     files = [file for program in programs for file in program.requirements]
     if programs and all(isinstance(program, HandwrittenModel) for program in programs):
-        # Our backends pin what a stub imports; hand-written models alone need not name it.
+        # Our backends pin the stub's own imports; hand-written models need not list them.
         files.append(bundled.find("python_backends/requirements.txt"))
     return files
 
 
-def server_recipe(programs: Sequence[Program]) -> Recipe:
-    """The environment that server and stubs share: stubs find packages through its python3."""
-    requirements = [part for file in requirement_files(programs) for part in ("-r", str(file))]
-    return Recipe("server", (_WHEEL, tuple(requirements)), python=server_python())
+def server_recipe(programs: Sequence[StubProgram]) -> EnvironmentRecipe:
+    """Return the environment that server and stubs share; stubs use its python3.
+
+    Locked packages come first and are verified. Requirements without a lock, of the user's own
+    models and steps, come second with all others, so that the versions fit together.
+    """
+    files = requirement_files(programs)
+    locks = [bundled.find("docker/tritonserver_requirements.lock"), *locks_of(files)]
+    installs = [verified_install_arguments(*locks)]
+    if unlocked_requirements(files):
+        installs.append(tuple(part for file in files for part in ("-r", str(file))))
+    return EnvironmentRecipe("server", tuple(installs), python=server_python())
 
 
 def server_python() -> Interpreter:
-    """The Python that Triton's stubs embed. Raises HostError where none is installed."""
-    return need(PYTHONS, "the embedded server", shared=True)
+    """Return the Python that Triton's stubs embed. Raises HostError if none is installed."""
+    return require_interpreter(PYTHONS, "the embedded server", shared=True)

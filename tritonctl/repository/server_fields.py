@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of config.pbtxt that are newer than the server that shall read them.
+"""Fields of config.pbtxt that are newer than the server that reads them.
 
-The schema that tritonctl renders with is the newest; an older server refuses what it does not
-know, and the whole model with it.
+tritonctl renders with the newest schema; an older server refuses a model with unknown fields.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from tritonctl.repository.server_environment import SERVER_VERSION
 
 
 def server_version(project: Project) -> str | None:
-    """The version of Triton that will read the repository, where the project decides it."""
+    """Return the Triton version that will read the repository, or None if it is open."""
     return SERVER_VERSION if project.server.mode == "embedded" else None
 
 
 def refuse_newer_fields(model: str, config: str, project: Project) -> None:
-    """Refuse a config.pbtxt with a field that the project's server does not know yet.
+    """Raise ConfigurationError for a field that the project's server does not support yet.
 
-    Raises ConfigurationError naming the first version that does.
+    The error names the first version with it.
     """
     version = server_version(project)
     if version is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second set of a model's folders, under other names and in another repository.
+"""A standby copy of a model's folders, under other names in another repository.
 
-Triton swaps a decoupled step under its ensemble badly (decision 14): a new version comes
-next to the old one, and only the ensemble, which does no work itself, changes in place.
+Triton cannot safely replace a decoupled step under its ensemble (decision 14). A new version is
+therefore loaded next to the old one, and only the ensemble changes in place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tritonctl.host.files import explained
+from tritonctl.host.files import as_host_error
 from tritonctl.repository.contents import CONFIG, HandwrittenModel
 from tritonctl.repository.ensembles import CACHED, step_model_name
 from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
@@ -21,34 +21,34 @@ from tritonctl.repository.planned import PlannedModel
 from tritonctl.repository.publish import assemble, compile_python
 from tritonctl.repository.response_cache import without_cache
 
-_HEADER = "Beside the served version while `tritonctl reload` runs."
+_HEADER = "Standby copy of the served version while `tritonctl reload` runs."
 Config = Mapping[str, Any]
 
 
-def renamed(models: Iterable[PlannedModel], tag: str) -> tuple[PlannedModel, ...]:
-    """The same models as `NAME__TAG`, their ensemble wired to them and to what it shares."""
+def tag_models(models: Iterable[PlannedModel], tag: str) -> tuple[PlannedModel, ...]:
+    """Rename models to `NAME__TAG` and rewire their ensemble; steps it shares keep their names."""
     planned = list(models)
     names = {model.name: f"{model.name}__{tag}" for model in planned}
     return tuple(
         replace(
             model,
             name=names[model.name],
-            config=to_pbtxt(_renamed(parse_pbtxt(model.config), names), header=_HEADER),
+            config=to_pbtxt(_rename_steps(parse_pbtxt(model.config), names), header=_HEADER),
         )
         for model in planned
     )
 
 
-def rewired(ensemble: Config, steps: Collection[str], tag: str) -> dict[str, Any]:
-    """The ensemble under its own name, these steps those of `tag`, every answer theirs.
+def retarget_ensemble(ensemble: Config, steps: Collection[str], tag: str) -> dict[str, Any]:
+    """Return the ensemble with these steps replaced by those of `tag`, and without a cache.
 
-    It is loaded as the version that was served before: cached under that, answers of the new one
-    would come back after the next reload.
+    It is loaded under the old version number: cached answers of the new version would reappear
+    under that number after the next reload.
     """
-    return without_cache(_renamed(ensemble, {step: f"{step}__{tag}" for step in steps}))
+    return without_cache(_rename_steps(ensemble, {step: f"{step}__{tag}" for step in steps}))
 
 
-def _renamed(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
+def _rename_steps(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
     changed = dict(config) | {"name": names.get(config["name"], config["name"])}
     if "ensemble_scheduling" in config:
         steps = [
@@ -60,16 +60,16 @@ def _renamed(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def steps_of(config: Config) -> list[str]:
-    """The composing models of an ensemble in order; none for any other model."""
+    """Return the composing models of an ensemble in order; [] for other models."""
     return [step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())]
 
 
 def serving_steps(
     name: str, config_of: Callable[[str], Config], shared: Collection[str]
 ) -> list[str]:
-    """The models behind a public name on a server, without those that it shares with others.
+    """Return the models behind a public name on a server, except shared ones.
 
-    One with a response cache comes behind its own steps. config_of: asks the server.
+    A model with a response cache follows its steps. `config_of` queries the server.
     """
     steps = steps_of(config_of(name))
     cached = step_model_name(name, CACHED)
@@ -78,35 +78,35 @@ def serving_steps(
     return [step for step in (*behind, *steps) if step not in shared]
 
 
-def place(models: Sequence[PlannedModel], repository: Path) -> None:
+def assemble_models(models: Sequence[PlannedModel], repository: Path) -> None:
     """Assemble models in the standby repository. Raises HostError."""
     folders = [repository / model.name for model in models]
-    with explained(repository):
+    with as_host_error(repository):
         for model, folder in zip(models, folders, strict=True):
             assemble(model, folder)
     compile_python(folders)
 
 
-def place_copy(model: HandwrittenModel, config: Config, name: str, repository: Path) -> None:
-    """Copy a hand-written model, with this config of its, under another name. Raises HostError."""
+def copy_model(model: HandwrittenModel, config: Config, name: str, repository: Path) -> None:
+    """Copy a hand-written model under another name, with this config. Raises HostError."""
     folder = repository / name
-    with explained(model.folder):
+    with as_host_error(model.folder):
         shutil.copytree(model.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
         text = to_pbtxt(dict(config) | {"name": name}, header=_HEADER)
         (folder / CONFIG).write_text(text, encoding="utf-8")
     compile_python([folder])
 
 
-def emptied(repository: Path) -> Path:
-    """Prepare the standby repository for a server that starts. Raises HostError."""
-    with explained(repository):
+def prepare_repository(repository: Path) -> Path:
+    """Empty the standby repository before a server starts. Raises HostError."""
+    with as_host_error(repository):
         shutil.rmtree(repository, ignore_errors=True)
         repository.mkdir(parents=True)
     return repository
 
 
-def names_in(repository: Path) -> set[str]:
-    """The models that lie there, of this reload or of one that was killed."""
+def standby_models(repository: Path) -> set[str]:
+    """Return the models in the standby repository, of this reload or of a killed one."""
     return {folder.name for folder in repository.glob("*") if folder.is_dir()}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine step as a model of NVIDIA's C++ backend `tensorrtllm` (`serving.backend`).
 
-Triton images up to 26.07 have it; it runs compiled engines alone. Tensors and parameters are those
-of the backend's own template: triton_backend/all_models/inflight_batcher_llm/tensorrt_llm in
-https://github.com/NVIDIA/TensorRT-LLM (1.2). It answers with token ids, not with token chunks: the
+Triton images up to 26.07 include it; it only runs compiled engines. Tensors and parameters follow
+the backend's template: triton_backend/all_models/inflight_batcher_llm/tensorrt_llm in
+https://github.com/NVIDIA/TensorRT-LLM (1.2). It returns token ids instead of token chunks, so the
 engine is rendered alone, without tokenizer, detokenizer and ensemble.
 """
 
@@ -16,16 +16,20 @@ from typing import Any
 from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.formats.trtllm_backend import (
-    DEMANDED,
+    DEMANDED_PARAMETERS,
     LOGITS_TYPES,
-    LOOKAHEAD,
+    LOOKAHEAD_PARAMETERS,
     PARAMETERS,
     Kind,
     Parameter,
 )
 from tritonctl.project.schema import Model
-from tritonctl.repository.engine_queue import bound_in_engine, engine_batching, triton_decides
-from tritonctl.repository.model_config import ModelConfig, Tensor
+from tritonctl.repository.engine_queue import (
+    engine_batching,
+    engine_queue_bound,
+    needs_triton_queue,
+)
+from tritonctl.repository.model_config import ConfigTensor, ModelConfig
 
 BACKEND = "tensorrtllm"
 _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
@@ -37,7 +41,7 @@ _LOGITS, _PROMPT_TABLE, _FEATURES = (
 )
 _DATA_TYPES = {_LOGITS: "TYPE_FP32", _PROMPT_TABLE: "TYPE_FP16", _FEATURES: "TYPE_FP16"}
 
-# What the builder was told of serving (KvCacheConfig), by the backend's parameters.
+# The builder's KvCacheConfig fields, with the backend's parameters.
 _BUILT = {
     "max_tokens": "max_tokens_in_paged_kv_cache",
     "max_attention_window": "max_attention_window_size",
@@ -78,7 +82,7 @@ _RAGGED: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompt_table_extra_ids": (_U, (-1,)),
     "cross_attention_mask": (_B, (-1, -1)),
     "lora_weights": ("TYPE_FP16", (-1, -1)),
-    # Four columns: what today's converter writes; NVIDIA's template still says three.
+    # Four columns, as the current converter writes; NVIDIA's template still has three.
     "lora_config": (_I, (-1, 4)),
     "context_phase_params": ("TYPE_UINT8", (-1,)),
     "skip_cross_attn_blocks": (_B, (1,)),
@@ -94,7 +98,7 @@ _RAGGED: dict[str, tuple[str, tuple[int, ...]]] = {
     "lookahead_ngram_size": (_I, (1,)),
     "lookahead_verification_set_size": (_I, (1,)),
 }
-_OTHERS: dict[str, tuple[str, tuple[int, ...]]] = {
+_OTHER_INPUTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "mrope_rotary_cos_sin": (_F, (-1,)),
     "mrope_position_deltas": ("TYPE_INT64", (1,)),
 }
@@ -123,42 +127,42 @@ _OUTPUTS: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-# --- parameters: what a project may set, and what each value must be -----------------------------
+# --- parameters that a project may set, and their values -----------------------------------------
 
 
-def _whole(value: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _windows(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_whole(item) for item in value)
+def _is_windows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_whole(item) for item in value)
 
 
-# What a value in tritonctl.yaml must be, by the kind of its parameter.
+# Description and test of a value in tritonctl.yaml, by the kind of its parameter.
 _VALUES: dict[Kind, tuple[str, Callable[[Any], bool]]] = {
-    "whole": ("a whole number", _whole),
-    "number": ("a number", _number),
+    "whole": ("a whole number", _is_whole),
+    "number": ("a number", _is_number),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
-    "windows": ("a list of whole numbers, one per layer", _windows),
+    "windows": ("a list of whole numbers, one per layer", _is_windows),
     "gpus": (
         'GPUs per instance, for example "0,1;2,3"',
         lambda value: isinstance(value, str) and not value.endswith(";"),
     ),
-    "ranks": ('MPI ranks per instance, for example "1,2;3,4"', _text),
-    "choice": ("a text", _text),
-    "text": ("a text", _text),
+    "ranks": ('MPI ranks per instance, for example "1,2;3,4"', _is_text),
+    "choice": ("a text", _is_text),
+    "text": ("a text", _is_text),
 }
 _WRITTEN_BY_RENDER = ("executor_worker_path", "FORCE_CPU_ONLY_INPUT_TENSORS", "tokenizer_dir")
 _SETTINGS: dict[str, Parameter] = {
-    **{key: one for key, one in PARAMETERS.items() if key not in _WRITTEN_BY_RENDER},
+    **{key: parameter for key, parameter in PARAMETERS.items() if key not in _WRITTEN_BY_RENDER},
     **dict.fromkeys(
         _DATA_TYPES, Parameter("choice", choices=("TYPE_FP16", "TYPE_FP32", "TYPE_BF16"))
     ),
@@ -168,65 +172,68 @@ _SETTINGS: dict[str, Parameter] = {
 def engine_config(
     name: str, step: str, model: Model, manifest: Manifest, engine: Path
 ) -> ModelConfig:
-    """The model `step` of the public model `name`, over the engine folder `engine`.
+    """Return the configuration of model `step` of public model `name` for the folder `engine`.
 
-    Raises ConfigurationError for what the backend would refuse, or misread, at load.
+    Raises ConfigurationError for settings that the backend would refuse or misread on loading.
     """
-    where = f"models.{name}.serving"
+    location = f"models.{name}.serving"
     settings = model.serving.runtime
-    _check(where, model, manifest)
+    _check(location, model, manifest)
     data_types = {key: str(settings.get(key, default)) for key, default in _DATA_TYPES.items()}
-    data_types[_LOGITS] = _logits_type(f"{where}.runtime", model, manifest)
+    data_types[_LOGITS] = _logits_type(f"{location}.runtime", model, manifest)
     return ModelConfig(
         name=step,
         backend=BACKEND,
         max_batch_size=model.engine.max_batch_size,
         inputs=_inputs(data_types),
         outputs=tuple(
-            Tensor(output, data_types.get(kind, kind), dims)
+            ConfigTensor(output, data_types.get(kind, kind), dims)
             for output, (kind, dims) in _OUTPUTS.items()
         ),
         decoupled=True,
         dynamic_batching=_dynamic_batching(model),
-        # GPUs are chosen by gpu_device_ids; the backend does not look at instance groups for them.
+        # gpu_device_ids selects the GPUs; the backend ignores those of instance groups.
         instance_group=({"kind": "KIND_CPU", "count": _instances(model)},),
         parameters=_parameters(model, manifest, engine),
     )
 
 
-def _logits_type(where: str, model: Model, manifest: Manifest) -> str:
-    """The engine's, if the builder has recorded it: the backend ends the server otherwise."""
-    given = model.serving.runtime.get(_LOGITS)
+def _logits_type(location: str, model: Model, manifest: Manifest) -> str:
+    """Return the engine's logits type if recorded: a wrong one crashes the server."""
+    requested = model.serving.runtime.get(_LOGITS)
     recorded = LOGITS_TYPES.get(str(manifest.result.runtime.get("logits_dtype")))
     _require(
-        None in (given, recorded) or given == recorded,
-        f"{where}.{_LOGITS} is {given}, the engine's logits are {recorded}",
+        None in (requested, recorded) or requested == recorded,
+        f"{location}.{_LOGITS} is {requested}, the engine's logits are {recorded}",
         "remove that line",
     )
-    return str(given or recorded or _DATA_TYPES[_LOGITS])
+    return str(requested or recorded or _DATA_TYPES[_LOGITS])
 
 
-def _inputs(data_types: Mapping[str, str]) -> tuple[Tensor, ...]:
-    needed = [
-        Tensor(name, _I, (1,), reshape=()) for name in ("input_lengths", "request_output_len")
+def _inputs(data_types: Mapping[str, str]) -> tuple[ConfigTensor, ...]:
+    required = [
+        ConfigTensor(name, _I, (1,), reshape=()) for name in ("input_lengths", "request_output_len")
     ]
     scalars = [
-        Tensor(name, kind, (1,), optional=True, reshape=()) for name, kind in _SCALARS.items()
+        ConfigTensor(name, kind, (1,), optional=True, reshape=()) for name, kind in _SCALARS.items()
     ]
     ragged = [
-        Tensor(name, data_types.get(kind, kind), dims, optional=True, allow_ragged_batch=True)
+        ConfigTensor(name, data_types.get(kind, kind), dims, optional=True, allow_ragged_batch=True)
         for name, (kind, dims) in _RAGGED.items()
     ]
-    others = [Tensor(name, kind, dims, optional=True) for name, (kind, dims) in _OTHERS.items()]
-    return (*needed, *ragged, *scalars, *others)
+    other_inputs = [
+        ConfigTensor(name, kind, dims, optional=True)
+        for name, (kind, dims) in _OTHER_INPUTS.items()
+    ]
+    return (*required, *ragged, *scalars, *other_inputs)
 
 
 def _dynamic_batching(model: Model) -> dict[str, Any]:
     queue, batch = model.serving.queue, model.engine.max_batch_size
     batching = {"preferred_batch_size": [batch]}
-    if triton_decides(queue):
+    if needs_triton_queue(queue):
         return batching | engine_batching(queue, batch)
-    bound = bound_in_engine(queue, batch)
+    bound = engine_queue_bound(queue, batch)
     return batching | ({"default_queue_policy": {"max_queue_size": bound}} if bound else {})
 
 
@@ -242,18 +249,18 @@ def _parameters(model: Model, manifest: Manifest, engine: Path) -> dict[str, str
         "max_beam_width": manifest.result.limits.max_beam_width,
         "enable_kv_cache_reuse": serving.enable_prefix_caching,
         "exclude_input_in_output": True,
-        **dict.fromkeys(DEMANDED, ""),
+        **dict.fromkeys(DEMANDED_PARAMETERS, ""),
     }
-    values |= _as_built(manifest)
+    values |= _built_settings(manifest)
     if serving.kv_cache_tokens is not None:
         values["max_tokens_in_paged_kv_cache"] = serving.kv_cache_tokens
     values |= {key: value for key, value in serving.runtime.items() if key not in _DATA_TYPES}
     values |= {"executor_worker_path": _WORKER, "FORCE_CPU_ONLY_INPUT_TENSORS": "no"}
-    return {key: _written(value) for key, value in values.items()}
+    return {key: _to_text(value) for key, value in values.items()}
 
 
-def _as_built(manifest: Manifest) -> dict[str, Any]:
-    """How the engine is to be served, as its builder was told; left out: as the backend does."""
+def _built_settings(manifest: Manifest) -> dict[str, Any]:
+    """Return the serving settings that the engine was built with; others have defaults."""
     built = manifest.result.runtime
     cache = built.get("kv_cache_config") or {}
     values = {key: cache[name] for name, key in _BUILT.items() if cache.get(name) is not None}
@@ -262,53 +269,53 @@ def _as_built(manifest: Manifest) -> dict[str, Any]:
     )
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-# --- what the backend would refuse ----------------------------------------------------------------
+# --- checks of settings that the backend refuses --------------------------------------------------
 
 
-def _check(where: str, model: Model, manifest: Manifest) -> None:
+def _check(location: str, model: Model, manifest: Manifest) -> None:
     world = manifest.result.runtime.get("world")
     _require(
         world == "engine",
-        f"{where}.backend: {BACKEND} runs compiled TensorRT-LLM engines, builder "
+        f"{location}.backend: {BACKEND} runs compiled TensorRT-LLM engines, builder "
         f"{manifest.builder} made {'a checkpoint' if world == 'pytorch' else 'something else'}",
         "remove `backend: tensorrtllm`, or compile an engine with the builder tensorrt_llm",
     )
     _require(
         not model.serving.inline_detokenizer,
-        f"{where}.inline_detokenizer: {BACKEND} answers with token ids, it makes no text",
+        f"{location}.inline_detokenizer: {BACKEND} returns token ids, not text",
         "remove `inline_detokenizer: true`",
     )
-    for key, value in _as_built(manifest).items():
+    for key, value in _built_settings(manifest).items():
         if key not in model.serving.runtime:
-            _check_setting("what the engine was built to be served with", key, value)
+            _check_setting("the serving settings that the engine was built with", key, value)
     for key, value in model.serving.runtime.items():
-        _check_setting(f"{where}.runtime", key, value)
-    _check_together(f"{where}.runtime", model)
-    _check_paged_context(where, model, manifest)
+        _check_setting(f"{location}.runtime", key, value)
+    _check_together(f"{location}.runtime", model)
+    _check_paged_context(location, model, manifest)
 
 
-def _check_paged_context(where: str, model: Model, manifest: Manifest) -> None:
+def _check_paged_context(location: str, model: Model, manifest: Manifest) -> None:
     settings = model.serving.runtime
     reuse = settings.get("enable_kv_cache_reuse", model.serving.enable_prefix_caching)
-    wanted = "enable_prefix_caching" if reuse else "runtime.enable_chunked_context"
+    setting = "enable_prefix_caching" if reuse else "runtime.enable_chunked_context"
     _require(
         manifest.result.runtime.get("use_paged_context_fmha") is not False
         or not (reuse or settings.get("enable_chunked_context")),
-        f"{where}.{wanted} needs paged context attention, without which the engine was built",
-        "switch it off, or build the engine with use_paged_context_fmha",
+        f"{location}.{setting} needs paged context attention, which the engine was built without",
+        "disable it, or build the engine with use_paged_context_fmha",
     )
 
 
-def _check_setting(where: str, key: str, value: Any) -> None:
+def _check_setting(location: str, key: str, value: Any) -> None:
     _require(
         key in _SETTINGS,
-        f"{where}: {BACKEND} has no parameter `{key}`",
+        f"{location}: {BACKEND} has no parameter `{key}`",
         choices(key, _SETTINGS, "parameters:"),
     )
     parameter = _SETTINGS[key]
@@ -316,38 +323,38 @@ def _check_setting(where: str, key: str, value: Any) -> None:
     if parameter.choices:
         expected = f"one of {', '.join(parameter.choices)}"
     if parameter.limit:
-        expected += f" {parameter.limit.words}"
+        expected += f" {parameter.limit.expected_format}"
     _require(
         fits(value)
-        and parameter.fits(_written(value))
+        and parameter.fits(_to_text(value))
         and (not parameter.choices or value in parameter.choices)
         and (parameter.limit is None or parameter.limit.holds(value)),
-        f"{where}.{key} is {value!r}, expected {expected}",
+        f"{location}.{key} is {value!r}, expected {expected}",
         "correct that line",
     )
 
 
-def _check_together(where: str, model: Model) -> None:
+def _check_together(location: str, model: Model) -> None:
     settings = model.serving.runtime
     if settings.get("decoding_mode") == "lookahead":
-        missing = [key for key in LOOKAHEAD if key not in settings]
+        missing = [key for key in LOOKAHEAD_PARAMETERS if key not in settings]
         _require(
             not missing,
-            f"{where}.decoding_mode: lookahead needs {', '.join(missing)} too",
-            "add them, as the engine was built with",
+            f"{location}.decoding_mode: lookahead needs {', '.join(missing)} too",
+            "add the values that the engine was built with",
         )
     if "guided_decoding_backend" in settings:
         _require(
             "xgrammar_tokenizer_info_path" in settings,
-            f"{where}.guided_decoding_backend: {BACKEND} cannot read a tokenizer",
-            "add xgrammar_tokenizer_info_path: the file that TensorRT-LLM's "
-            "examples/generate_xgrammar_tokenizer_info.py writes",
+            f"{location}.guided_decoding_backend: {BACKEND} cannot read a tokenizer",
+            "add xgrammar_tokenizer_info_path: the output file of TensorRT-LLM's "
+            "examples/generate_xgrammar_tokenizer_info.py",
         )
     instances = _instances(model)
     sets = len(str(settings.get("gpu_device_ids", "0")).split(";"))
     _require(
         instances == sets,
-        f"{where}.gpu_device_ids has {sets} sets of GPUs for {instances} instances",
+        f"{location}.gpu_device_ids has {sets} sets of GPUs for {instances} instances",
         "give one set per instance of serving.instance_group, separated by `;`",
     )
 

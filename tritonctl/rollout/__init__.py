@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new version beside the old one: is it worse? Judged every second, and written down.
+"""Roll out a candidate release next to stable: judge it every second and journal each decision.
 
-The controller holds `journal.controlling`. For each step of `rollout.steps` of the project file
-it adds `Event.STEP` to the journal, calls `Traffic.move` and `Judge.begin_step`; once a second it
-makes a `metrics.Scrape` of both versions' counters, hands it to `Judge.observe`, adds the decision
-to the journal, and does what its `standing` says. After a crash, `journal.replay` says where it
-stood, and `evidence` what the judge knew.
+The controller holds `journal.open_journal`. For each step of `rollout.steps` in the project file it
+adds `JournalEvent.STEP` to the journal and calls `Traffic.move` and `Judge.begin_step`. Once a
+second it scrapes the counters of both versions (`metrics.Scrape`), passes them to `Judge.observe`,
+journals the decision and acts on its `status`. After a crash, `journal.replay` restores the state
+of the rollout and `evidence` that of the judge.
 
-    controller   what is done each second, and after a crash; supervise starts it again
-    asks         what people want of it: files
-    scraping     both versions' metrics and the gateway's, side by side; counting makes counters
-    standing     where a rollout stands by its files; page has every decision
-    traffic      which users the candidate has: Envoy's routes, moved in one rename
-    sequential   bets against "no worse", of failures, times, answers, memory
-    metrics      what a scrape holds, and what happened between two
-    presence     which version is heard of; a scrape that stays away is a fault
-    judge        one decision for each scrape, with its figures
-    journal      what was decided and done, one line each, and the lock of the one controller
-    differences  how far two answers are apart; `distances` makes what a scrape's `answers` are
-    compare      the same offline, over a file of questions: asking, compare, comparison_page
+    controller          the loop of each second, and recovery; supervise restarts it
+    operator_commands   commands for the controller, as files; steering sends them
+    scraping            metrics of both versions and of the gateway; counting makes counters
+    status              the state of a rollout from its files; page lists every decision
+    traffic             the users of the candidate: Envoy's routes, replaced in one rename
+    sequential          tests against "no worse" for failures, times, answers, memory
+    metrics             one scrape, and the interval between two
+    scrape_health       missing scrapes and stalled metrics
+    judge               one decision for each scrape, with its figures
+    journal             decisions and actions, one line each, and the controller's lock
+    differences         distances between answers
+    compare             offline comparison over a file of prompts: replay_prompts, comparison_page
 
-Time is the caller's everywhere.
+The caller passes the time everywhere.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two versions on the same questions: what differs by more than the first differs from itself."""
+"""Compare two versions on the same questions, beyond the first version's own noise."""
 
 from __future__ import annotations
 
@@ -9,39 +9,48 @@ from statistics import median
 from typing import Any
 
 from tritonctl.loadtest.analysis.binomial import share_bounds
-from tritonctl.rollout.differences import Answer, Labels, Order, Refused, Rows, Text, Vector, recall
+from tritonctl.rollout.differences import (
+    Answer,
+    LabelsAnswer,
+    RefusedAnswer,
+    RowsAnswer,
+    ScoresAnswer,
+    TextAnswer,
+    VectorAnswer,
+    neighbour_recall,
+)
 from tritonctl.rollout.measures import (
     COSINE,
     FIRST,
     LOG_PROBS,
     SCORE,
     TAU,
-    Measured,
-    Times,
-    measured,
+    AnswerTimes,
+    Measurement,
+    measure_answers,
 )
-from tritonctl.rollout.sequential import Divergence
+from tritonctl.rollout.sequential import DivergenceTest
 
-RATE = 0.01  # of false alarms
+FALSE_ALARM_RATE = 0.01  # maximum probability
 _NEIGHBOURS = 10
 _EXAMPLES = 20
-_MOST_RANKED = 300  # vectors: each is compared with each
+_MAX_RANKED_VECTORS = 300  # every pair is compared
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question with three answers. `prompt`: as it was asked."""
+class ComparedQuestion:
+    """A question with three answers."""
 
     prompt: str
-    first: Answer
-    second: Answer
-    candidate: Answer
-    times: Times | None = None
+    first: Answer  # of A
+    second: Answer  # of A again
+    candidate: Answer  # of B
+    times: AnswerTimes | None = None
 
 
 @dataclass(frozen=True)
-class Share:
-    """Of the questions: answered in another way. With its 95 % interval."""
+class ShareInterval:
+    """The share of questions with a different answer, with its 95 % interval."""
 
     count: int
     share: float
@@ -49,24 +58,24 @@ class Share:
     high: float
 
     @classmethod
-    def of(cls, count: int, whole: int) -> Share:
-        """Clopper and Pearson's interval."""
-        low, high = share_bounds(count, whole) if whole else (0.0, 1.0)
-        return cls(count, count / whole if whole else 0.0, low, high)
+    def of(cls, count: int, total: int) -> ShareInterval:
+        """Compute the Clopper-Pearson interval."""
+        low, high = share_bounds(count, total) if total else (0.0, 1.0)
+        return cls(count, count / total if total else 0.0, low, high)
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One measure: of the first version with itself, and of both versions. None: not measured."""
+class ComparisonMeasure:
+    """One measure of the differences. None: not measured."""
 
     name: str
-    noise: float | None
-    difference: float | None
+    noise: float | None  # A with itself
+    difference: float | None  # A and B
 
 
 @dataclass(frozen=True)
-class Duration:
-    """How long both versions take, milliseconds. None: not measured."""
+class MedianDurations:
+    """Median times of both versions in milliseconds. None: not measured."""
 
     name: str
     a_ms: float | None
@@ -74,8 +83,8 @@ class Duration:
 
 
 @dataclass(frozen=True)
-class Example:
-    """A question that the versions answer in two ways, and stable in one, the furthest first."""
+class DifferingExample:
+    """A question that B answers differently and A twice alike."""
 
     number: int
     distance: float
@@ -86,8 +95,8 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What an example quotes, where prompts may be shown."""
+class ExampleTexts:
+    """The texts that an example quotes if prompts may be shown."""
 
     prompt: str
     first: str
@@ -95,99 +104,109 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """noise: questions that A answers in two ways. different: A and B. evidence: an e-value."""
+class VersionComparison:
+    """The comparison of versions A and B."""
 
     a: str
     b: str
     model: str
     task: str
     questions: int
-    noise: Share
-    different: Share
-    evidence: float
-    limit: float
-    tolerated: float
-    figures: Sequence[Figure]
-    durations: Sequence[Duration]
-    examples: Sequence[Example]
+    noise: ShareInterval  # questions that A answers in two ways
+    different: ShareInterval  # questions that A and B answer differently
+    evidence: float  # an e-value
+    limit: float  # evidence from which B counts as different
+    tolerated: float  # share of the questions that may differ
+    figures: Sequence[ComparisonMeasure]
+    durations: Sequence[MedianDurations]
+    examples: Sequence[DifferingExample]
     failed: Sequence[str] = ()
 
     @property
     def differs(self) -> bool:
-        """Whether B differs from A beyond A's own noise, and beyond what is tolerated."""
+        """Whether B differs from A beyond A's noise and the tolerance."""
         return self.evidence >= self.limit
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         if self.differs:
             return "different beyond noise"
         return "no difference beyond noise" if self.questions else "nothing was compared"
 
     def as_record(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the record for JSON."""
         record = asdict(self)
         record["evidence"] = float(f"{self.evidence:.4g}")
         return {**record, "differs": self.differs, "verdict": self.verdict}
 
 
-def compared(
-    asked: Sequence[Asked],
+def compare_answers(
+    questions: Sequence[ComparedQuestion],
     names: tuple[str, str],
-    served: tuple[str, str],
+    model_and_task: tuple[str, str],
     *,
     tolerated: float = 0.0,
-    shown: bool = False,
+    show_texts: bool = False,
     failed: Sequence[str] = (),
-) -> Comparison:
-    """Compare answers. names: of A and B; served: model and task. shown: examples quote them.
+) -> VersionComparison:
+    """Compare the answers of A and B, which have these `names`.
 
-    tolerated: share of the questions that B may answer in another way, beyond A's noise.
+    show_texts: quote prompts and answers in examples. tolerated: share of the questions that B may
+    answer differently, beyond A's noise.
     """
-    found = [measured(each.first, each.second, each.candidate, each.times) for each in asked]
+    measurements = [
+        measure_answers(question.first, question.second, question.candidate, question.times)
+        for question in questions
+    ]
     quoted = {
-        number: Shown(each.prompt, told(each.first), told(each.candidate))
-        for number, each in enumerate(asked, start=1)
-        if shown
+        number: ExampleTexts(
+            question.prompt, answer_text(question.first), answer_text(question.candidate)
+        )
+        for number, question in enumerate(questions, start=1)
+        if show_texts
     }
-    return summary(
-        found,
+    return summarize_measurements(
+        measurements,
         names,
-        served,
+        model_and_task,
         tolerated=tolerated,
         quoted=quoted,
         failed=failed,
-        more=_recall(asked),
+        extra_measures=_recall(questions),
     )
 
 
-def summary(
-    found: Sequence[Measured],
+def summarize_measurements(
+    measurements: Sequence[Measurement],
     names: tuple[str, str],
-    served: tuple[str, str],
+    model_and_task: tuple[str, str],
     *,
     tolerated: float = 0.0,
-    quoted: Mapping[int, Shown] | None = None,
+    quoted: Mapping[int, ExampleTexts] | None = None,
     failed: Sequence[str] = (),
-    more: Sequence[Figure] = (),
-) -> Comparison:
-    """Compare by what was measured. quoted: prompts and answers of examples, by their numbers."""
-    test = Divergence(tolerated)
-    for each in found:
-        test.update(each.noise, each.candidate)
-    return Comparison(
+    extra_measures: Sequence[ComparisonMeasure] = (),
+) -> VersionComparison:
+    """Summarize measurements. quoted: prompts and answers of examples, by question number."""
+    test = DivergenceTest(tolerated)
+    for measurement in measurements:
+        test.update(measurement.noise, measurement.candidate)
+    return VersionComparison(
         *names,
-        *served,
-        len(found),
-        Share.of(sum(each.differs[0] for each in found), len(found)),
-        Share.of(sum(each.differs[1] for each in found), len(found)),
+        *model_and_task,
+        len(measurements),
+        ShareInterval.of(
+            sum(measurement.differs[0] for measurement in measurements), len(measurements)
+        ),
+        ShareInterval.of(
+            sum(measurement.differs[1] for measurement in measurements), len(measurements)
+        ),
         test.evidence,
-        1 / RATE,
+        1 / FALSE_ALARM_RATE,
         tolerated,
-        [*_figures(found), *more],
-        _durations(found),
-        _examples(found, quoted or {}),
+        [*_figures(measurements), *extra_measures],
+        _durations(measurements),
+        _examples(measurements, quoted or {}),
         failed,
     )
 
@@ -196,7 +215,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-# What a figure is called, and how those of all questions are one.
+# Per measure: its title, and the summary over all questions.
 _SUMMARIES: Sequence[tuple[str, str, Callable[[list[float]], float]]] = (
     (FIRST, "first token that differs, median", median),
     (LOG_PROBS, "difference of log probabilities, mean", _mean),
@@ -207,82 +226,91 @@ _SUMMARIES: Sequence[tuple[str, str, Callable[[list[float]], float]]] = (
 )
 
 
-def _figures(found: Sequence[Measured]) -> list[Figure]:
-    """What there is to measure of such answers."""
-    figures = []
-    for name, title, summarised in _SUMMARIES:
-        pairs = [each.figures[name] for each in found if name in each.figures]
+def _figures(measurements: Sequence[Measurement]) -> list[ComparisonMeasure]:
+    """The measures that apply to these answers."""
+    measures = []
+    for name, title, summarize in _SUMMARIES:
+        pairs = [
+            measurement.figures[name] for measurement in measurements if name in measurement.figures
+        ]
         if pairs:
             sides = (
                 [value for value in side if value is not None] for side in zip(*pairs, strict=True)
             )
-            figures.append(Figure(title, *(summarised(side) if side else None for side in sides)))
-    return figures
+            measures.append(
+                ComparisonMeasure(title, *(summarize(side) if side else None for side in sides))
+            )
+    return measures
 
 
-def _durations(found: Sequence[Measured]) -> list[Duration]:
-    """Medians: of both answers of A, and of B's."""
-    times = [each.times for each in found if each.times is not None]
-    made = []
+def _durations(measurements: Sequence[Measurement]) -> list[MedianDurations]:
+    """Medians over both answers of A, and over B's."""
+    times = [each.times for each in measurements if each.times is not None]
+    durations = []
     for title, all_ms in (
         ("time to the first token, median", [each.first for each in times]),
-        ("time to the whole answer, median", [each.whole for each in times]),
+        ("time to the whole answer, median", [each.complete for each in times]),
     ):
-        a = [value for one in all_ms for value in one[:2] if value is not None]
-        b = [one[2] for one in all_ms if one[2] is not None]
+        a = [value for triple_ms in all_ms for value in triple_ms[:2] if value is not None]
+        b = [triple_ms[2] for triple_ms in all_ms if triple_ms[2] is not None]
         if a and b:
-            made.append(Duration(title, round(median(a), 3), round(median(b), 3)))
-    return made
+            durations.append(MedianDurations(title, round(median(a), 3), round(median(b), 3)))
+    return durations
 
 
-def _recall(asked: Sequence[Asked]) -> list[Figure]:
-    """Of embeddings: whether both versions find the same neighbours."""
-    if not asked or not isinstance(asked[0].first, Vector):
+def _recall(questions: Sequence[ComparedQuestion]) -> list[ComparisonMeasure]:
+    """For embeddings: the share of nearest neighbours that both versions agree on."""
+    if not questions or not isinstance(questions[0].first, VectorAnswer):
         return []
     name = f"recall@{_NEIGHBOURS} among the questions"
     first, second, candidate = (
-        [one for one in side if isinstance(one, Vector)]
-        for side in zip(*((each.first, each.second, each.candidate) for each in asked), strict=True)
+        [answer for answer in side if isinstance(answer, VectorAnswer)]
+        for side in zip(
+            *((question.first, question.second, question.candidate) for question in questions),
+            strict=True,
+        )
     )
-    if not len(first) == len(second) == len(candidate) <= _MOST_RANKED:
-        return [Figure(name, None, None)]
-    both = (recall(first, other, _NEIGHBOURS) for other in (second, candidate))
-    return [Figure(name, *both)]
+    if not len(first) == len(second) == len(candidate) <= _MAX_RANKED_VECTORS:
+        return [ComparisonMeasure(name, None, None)]
+    recalls = (neighbour_recall(first, answers, _NEIGHBOURS) for answers in (second, candidate))
+    return [ComparisonMeasure(name, *recalls)]
 
 
-def _examples(found: Sequence[Measured], quoted: Mapping[int, Shown]) -> list[Example]:
-    """Those that the candidate answers otherwise and stable does not, the furthest apart first."""
+def _examples(
+    measurements: Sequence[Measurement], quoted: Mapping[int, ExampleTexts]
+) -> list[DifferingExample]:
+    """Questions that only the candidate answers differently, largest distance first."""
     examples = []
-    for number, each in enumerate(found, start=1):
-        if not each.differs[1] or each.candidate <= each.noise:
+    for number, measurement in enumerate(measurements, start=1):
+        if not measurement.differs[1] or measurement.candidate <= measurement.noise:
             continue
-        shown = quoted.get(number)
+        texts = quoted.get(number)
         examples.append(
-            Example(
+            DifferingExample(
                 number,
-                each.candidate - each.noise,
-                shown.prompt if shown else None,
-                shown.first if shown else None,
-                shown.candidate if shown else None,
-                each.note,
+                measurement.candidate - measurement.noise,
+                texts.prompt if texts else None,
+                texts.first if texts else None,
+                texts.candidate if texts else None,
+                measurement.note,
             )
         )
-    return sorted(examples, key=lambda one: (-one.distance, one.number))[:_EXAMPLES]
+    return sorted(examples, key=lambda example: (-example.distance, example.number))[:_EXAMPLES]
 
 
-def told(answer: Answer) -> str:
-    """An answer as text; a vector by its length."""
+def answer_text(answer: Answer) -> str:
+    """Return an answer as text; a vector by its length."""
     match answer:
-        case Text():
+        case TextAnswer():
             return answer.text
-        case Labels():
+        case LabelsAnswer():
             pairs = zip(answer.names, answer.scores, strict=True)
             return ", ".join(f"{name} {score:.3f}" for name, score in pairs)
-        case Vector():
+        case VectorAnswer():
             return f"{len(answer.values)} numbers"
-        case Order():
+        case ScoresAnswer():
             return ", ".join(f"{score:.3f}" for score in answer.scores)
-        case Refused():
-            return answer.why
-        case Rows():
-            return "\n".join(map(told, answer.answers))
+        case RefusedAnswer():
+            return answer.reason
+        case RowsAnswer():
+            return "\n".join(map(answer_text, answer.answers))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons as one HTML file that needs nothing else and asks nobody."""
+"""Comparisons as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tritonctl.host.version import __version__
-from tritonctl.rollout.compare import Comparison
-from tritonctl.rollout.shadow.found import Counts
+from tritonctl.rollout.compare import VersionComparison
+from tritonctl.rollout.shadow.comparison_log import ShadowCounts
 
 _TEMPLATE = "comparison.html.j2"
 
 
 def comparison_page(
-    comparisons: Sequence[Comparison], *, title: str, shown: bool, counts: Counts | None = None
+    comparisons: Sequence[VersionComparison],
+    *,
+    title: str,
+    show_texts: bool,
+    counts: ShadowCounts | None = None,
 ) -> str:
-    """The page. shown: the examples have their prompts and texts, which are escaped.
+    """Render the page; all texts are escaped.
 
-    counts: of the copies of requests, where they came from users.
+    show_texts: include prompts and answers of the examples. counts: of the copied user requests.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -31,5 +35,5 @@ def comparison_page(
         keep_trailing_newline=True,
     )
     return environment.get_template(_TEMPLATE).render(
-        comparisons=comparisons, title=title, shown=shown, counts=counts, version=__version__
+        comparisons=comparisons, title=title, shown=show_texts, counts=counts, version=__version__
     )

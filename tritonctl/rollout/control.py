@@ -13,40 +13,40 @@ from tritonctl.errors import HostError
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.rollout.controller import Controller
-from tritonctl.rollout.journal import controlling
-from tritonctl.rollout.places import place_of
-from tritonctl.rollout.standing import rollout, rollouts_folder
+from tritonctl.rollout.journal import open_journal
+from tritonctl.rollout.platforms import platform_of
+from tritonctl.rollout.status import rollout_status, rollouts_folder
 from tritonctl.rollout.supervise import DONE, SUPERFLUOUS
-from tritonctl.rollout.traffic import lead_back
+from tritonctl.rollout.traffic import roll_back_without_project
 
 TAKE_BACK = "take-back"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the rollout's controller; or, once that was given up, only take its users back."""
+    """Run the rollout's controller; with `take-back`, only return its users to stable."""
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     if arguments[1:] == [TAKE_BACK]:
         _take_back(spec)
         return DONE
     project = _project(spec)
-    found = rollout(project, spec["number"])
+    status = rollout_status(project, spec["number"])
     folder = rollouts_folder(project)
-    if found.controller is not None:
+    if status.controller is not None:
         return SUPERFLUOUS
-    about = found.state.about
-    with controlling(folder, found.number) as (journal, entries):
-        made = place_of(project, about).world(about, found.folder)
-        Controller(journal, entries, found.folder, made).run()
+    about = status.state.details
+    with open_journal(folder, status.number) as (journal, entries):
+        environment = platform_of(project, about).environment(about, status.folder)
+        Controller(journal, entries, status.folder, environment).run()
     return DONE
 
 
 def _take_back(spec: Mapping[str, Any]) -> None:
-    """Whatever the controller died of, such as a project file that nobody can read any more."""
+    """Return users to stable even if the project file is no longer readable."""
     try:
         project = _project(spec)
-        place_of(project, rollout(project, spec["number"]).state.about).take_back()
-    except Exception:  # it needs less
-        lead_back(Path(spec["routes"]))
+        platform_of(project, rollout_status(project, spec["number"]).state.details).take_back()
+    except Exception:  # the prepared routes need no project
+        roll_back_without_project(Path(spec["routes"]))
 
 
 def _project(spec: Mapping[str, Any]) -> Project:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a loaded candidate to all users, or them back: what it does each second, and after a crash.
+"""Promote or roll back a loaded candidate: the loop of each second, and recovery after a crash.
 
-Clock, metrics, routes and servers are handed in. What is done is in the journal before it is done,
-and may be done twice: a controller that begins anew reads the journal, looks at the routes, and
-goes on. Users are taken back also where the journal cannot be written.
+The caller passes clock, metrics, routes and servers. Each action is journaled before it is taken
+and may be repeated: a restarted controller reads the journal, checks the routes and continues. If
+the journal cannot be written, the controller rolls back.
 """
 
 from __future__ import annotations
@@ -16,235 +16,242 @@ from typing import Any, Protocol
 
 from tritonctl.errors import ConfigurationError, HostError, ServerError, TritonctlError
 from tritonctl.rollout import evidence
-from tritonctl.rollout.asks import Ask, answered, waiting
 from tritonctl.rollout.journal import (
-    Entry,
-    Event,
     Journal,
-    Phase,
-    State,
-    after,
+    JournalEntry,
+    JournalEvent,
+    RolloutPhase,
+    RolloutState,
+    apply_entry,
     replay,
     settings_of,
 )
-from tritonctl.rollout.judge import TIMES, Decision, Judge, Standing
+from tritonctl.rollout.judge import TIMES, Decision, DecisionStatus, Judge
 from tritonctl.rollout.metrics import Scrape
+from tritonctl.rollout.operator_commands import OperatorCommand, pending_commands, remove_command
 
-# Until the gateway has read what was moved: of a rollback, of a step.
+# Timeouts until the gateway has read new routes: for a rollback, for a step.
 _CONFIRM_SECONDS, _STEP_SECONDS = 5.0, 2.0
-# A step's decisions are written every second at first, then at every hundredth of what it lasted,
-# and whenever another one is made: a week needs no more than a thousand lines.
-_DECISIONS = 100
+# Journal every changed decision; repeat an unchanged one after a hundredth of the step's duration.
+# A week needs at most a thousand lines.
+_DECISIONS_PER_STEP = 100
 
 
 @dataclass(frozen=True)
-class Reached:
-    """What has come to the gateway since it began. with_user: requests that say whose they are."""
+class GatewayRequests:
+    """Requests at the gateway since it started."""
 
     requests: int
-    with_user: int
+    with_user: int  # with the user header
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known at a moment. `gateway`: None: unknown. trouble: why nothing can be."""
+class Observation:
+    """The result of one scrape."""
 
     scrape: Scrape
-    gateway: Reached | None
-    trouble: str = ""
+    gateway: GatewayRequests | None  # None: unknown
+    problem: str = ""  # why nothing could be scraped
 
 
 class Scraper(Protocol):
-    """The metrics of both versions and of the gateway."""
+    """Reads the metrics of both versions and of the gateway."""
 
-    def look(self, at: float) -> Seen:
-        """Now, at `at` of the monotonic clock; takes a second or two at most, and never raises."""
+    def observe(self, at: float) -> Observation:
+        """Scrape at monotonic time `at`; takes at most two seconds and never raises."""
 
-    def about(self) -> Mapping[str, Any]:
-        """What a later scraper needs to go on with it, as JSON holds it."""
+    def saved_state(self) -> Mapping[str, Any]:
+        """Return the state for a later scraper, as JSON values."""
 
 
-class Service(Protocol):
-    """What users get: the gateway's routes (`Traffic`), and the servers of both slots.
+class RolloutService(Protocol):
+    """The gateway's routes (`Traffic`) and the servers of both slots.
 
     Each call may be repeated.
     """
 
     def share(self) -> float:
-        """Per cent of the users that the candidate has."""
+        """Return the candidate's share of the users in per cent."""
 
     def move(self, share: float) -> None:
-        """Give it more."""
+        """Raise the candidate's share to this percentage."""
 
     def roll_back(self) -> None:
-        """All are stable's, by one rename."""
+        """Move all users to stable with one rename."""
 
     def make_stable(self, slot: str) -> None:
-        """This slot's servers have all users, and are what the project serves."""
+        """Make this slot stable: it gets all users."""
 
     def read_by_gateway(self, seconds: float) -> bool:
-        """Whether the gateway has read the last change of routes, within this time."""
+        """Whether the gateway reads the last change of routes within this time."""
 
     def stop(self, slot: str, *, at_once: bool) -> str:
-        """Unload; returns which. at_once: open streams break, and their clients go on elsewhere."""
+        """Unload a slot and return its name. at_once: break open streams; clients retry."""
 
 
 @dataclass(frozen=True)
-class World:
-    """What a controller needs. scraper: one that goes on with what an earlier one was about.
+class RolloutEnvironment:
+    """The dependencies of a controller."""
 
-    clock: monotonic seconds; wall: seconds since 1970.
-    """
-
-    scraper: Callable[[Mapping[str, Any]], Scraper]
-    service: Service
-    clock: Callable[[], float]
-    wall: Callable[[], float]
+    scraper: Callable[[Mapping[str, Any]], Scraper]  # takes the `saved_state` of an earlier one
+    service: RolloutService
+    clock: Callable[[], float]  # monotonic seconds
+    wall: Callable[[], float]  # seconds since 1970
     sleep: Callable[[float], object]
 
 
 class Controller:
-    """Of one rollout, in `folder`; `journal` and what it holds are those of `controlling`.
+    """The controller of the rollout in `folder`; `open_journal` yields journal and entries.
 
-    Raises ConfigurationError for a journal that does not begin a rollout.
+    Raises ConfigurationError for a journal that does not start a rollout.
     """
 
     def __init__(
-        self, journal: Journal, entries: Sequence[Entry], folder: Path, world: World
+        self,
+        journal: Journal,
+        entries: Sequence[JournalEntry],
+        folder: Path,
+        environment: RolloutEnvironment,
     ) -> None:
-        self._journal, self._folder, self._world = journal, folder, world
+        self._journal, self._folder, self._environment = journal, folder, environment
         state = replay(entries)
         try:
             if state is None:
                 raise ValueError("nothing was started")
-            self._settings = settings_of(state.about)
-            self._slot = {"a": "a", "b": "b"}[state.about["slot"]]
+            self._settings = settings_of(state.details)
+            self._candidate_slot = {"a": "a", "b": "b"}[state.details["slot"]]
         except (KeyError, ValueError) as error:
             raise ConfigurationError(
-                f"{folder} has no rollout that can go on: {error}",
+                f"{folder} has no rollout to continue: {error}",
                 remedy="start one: tritonctl rollout start RELEASE",
             ) from error
-        self.state: State = state
-        self._other = "b" if self._slot == "a" else "a"
-        self._written = 0.0  # when the last decision was
-        self._said: tuple[Standing, str] | None = None  # by it
-        self._began: Reached | None = None  # of the gateway, when the step began
-        self._judge = self._new_judge(world.clock())
-        self._scraper: Scraper  # once it is to look
+        self.state: RolloutState = state
+        self._stable_slot = "b" if self._candidate_slot == "a" else "a"
+        self._last_journaled_at = 0.0  # time of the last decision in the journal
+        self._last_journaled: tuple[DecisionStatus, str] | None = None  # its status and reason
+        self._step_start_requests: GatewayRequests | None = None
+        self._judge = self._new_judge(environment.clock())
+        self._scraper: Scraper  # set by recovery
 
     def run(self) -> None:
-        """Until nothing is left to do. Raises what stands in the way once users are back."""
-        self._guarded(self.recover)
-        due = self._world.clock()
+        """Run until the rollout is closed. Raises HostError once users are back on stable."""
+        self._run_or_roll_back(self.recover)
+        due = self._environment.clock()
         while self.tick():
-            due = max(due + 1.0, self._world.clock())
-            self._world.sleep(max(0.0, due - self._world.clock()))
+            due = max(due + 1.0, self._environment.clock())
+            self._environment.sleep(max(0.0, due - self._environment.clock()))
 
     def recover(self) -> None:
-        """What the one before has left: its last act is done again, users stay where they are."""
+        """Continue an earlier controller: repeat its last action, keep users where they are."""
         if self.state.closed:
             return
-        if self.state.ended:
+        if self.state.is_over:
             if not self.state.moved:
-                self._carry_out()
+                self._apply_outcome()
             return
         if not self.state.loaded:
-            self._roll_back("it was interrupted while the candidate was loaded", at_once=True)
+            self._roll_back("loading the candidate was interrupted", at_once=True)
             return
-        if {Ask.ABORT, Ask.ABORT_AT_ONCE} & {*waiting(self._folder)}:
-            return  # the first thing that the loop does
+        aborts = {OperatorCommand.ABORT, OperatorCommand.ABORT_AT_ONCE}
+        if aborts & {*pending_commands(self._folder)}:
+            return  # the loop executes it first
         if self.state.step is not None and not self._resume_step(self.state.step):
             return
         self._resume_judging()
 
     def tick(self) -> bool:
-        """One look, and what follows; whether there is more to do."""
+        """Observe once and act; return whether the rollout continues."""
         if not self.state.closed:
-            self._guarded(self._tick)
+            self._run_or_roll_back(self._tick)
         return not self.state.closed
 
-    def _guarded(self, act: Callable[[], None]) -> None:
-        """Who cannot write down what is done may not go on; back is always possible."""
+    def _run_or_roll_back(self, act: Callable[[], None]) -> None:
+        """Roll back if the journal or the routes cannot be written."""
         try:
             act()
         except HostError as error:
-            if self.state.ended:
+            if self.state.is_over:
                 raise
             self._roll_back(f"the controller cannot go on: {error.problem}", at_once=False)
 
     def _tick(self) -> None:
-        for ask in waiting(self._folder):
-            self._obey(ask)
-            answered(self._folder, ask)
-        if self.state.ended:
-            self._keep_warm()
+        for command in pending_commands(self._folder):
+            self._execute(command)
+            remove_command(self._folder, command)
+        if self.state.is_over:
+            self._unload_after_keep_warm()
             return
-        at = self._world.clock()
-        seen = self._scraper.look(at)
-        decision = self._explained(self._judge.observe(seen.scrape), seen)
-        self._keep_evidence(at)
-        self._note(decision)
-        if decision.standing is Standing.ROLLBACK:
+        at = self._environment.clock()
+        observation = self._scraper.observe(at)
+        decision = self._with_gateway_reason(self._judge.observe(observation.scrape), observation)
+        self._save_evidence(at)
+        self._journal_decision(decision)
+        if decision.status is DecisionStatus.ROLLBACK:
             self._roll_back(decision.reason, at_once=True, figures=decision.figures)
-        elif self.state.phase is Phase.STARTING:
-            if decision.standing is Standing.HEALTHY:
-                self._step(0, seen)
-        elif self.state.phase is Phase.STEPPING and decision.standing is Standing.PROMOTE_STEP:
-            self._next_step(seen, decision.reason)
+        elif self.state.phase is RolloutPhase.STARTING:
+            if decision.status is DecisionStatus.HEALTHY:
+                self._start_step(0, observation)
+        elif (
+            self.state.phase is RolloutPhase.STEPPING
+            and decision.status is DecisionStatus.PROMOTE_STEP
+        ):
+            self._next_step(observation, decision.reason)
 
-    def _keep_evidence(self, at: float) -> None:
-        began = None if self._began is None else [self._began.requests, self._began.with_user]
-        about = {**self._scraper.about(), "began": began}
-        evidence.keep(self._folder, self._judge, at, about)
+    def _save_evidence(self, at: float) -> None:
+        start = self._step_start_requests
+        start_requests = None if start is None else [start.requests, start.with_user]
+        about = {**self._scraper.saved_state(), "began": start_requests}
+        evidence.save(self._folder, self._judge, at, about)
 
-    def _explained(self, decision: Decision, seen: Seen) -> Decision:
-        """The judge's, with what the gateway knows about requests that do not come."""
-        if decision.standing in (Standing.ROLLBACK, Standing.HOLD):
+    def _with_gateway_reason(self, decision: Decision, observation: Observation) -> Decision:
+        """Refine the judge's decision with the reason why no requests arrive."""
+        if decision.status in (DecisionStatus.ROLLBACK, DecisionStatus.HOLD):
             return decision
-        waits = seen.trouble or self._missing(seen)
+        blocker = observation.problem or self._missing_traffic_reason(observation)
         if self.state.step is None:
-            standing = Standing.UNKNOWN if waits else Standing.HEALTHY
-            reason = f"{waits}: nobody is moved" if waits else "users are here: the first step"
-            return replace(decision, standing=standing, reason=reason)
-        if decision.standing is Standing.UNKNOWN and waits:
-            return replace(decision, reason=f"{decision.reason}: {waits}")
+            status = DecisionStatus.INCONCLUSIVE if blocker else DecisionStatus.HEALTHY
+            reason = f"{blocker}: no user is moved" if blocker else "users are here: the first step"
+            return replace(decision, status=status, reason=reason)
+        if decision.status is DecisionStatus.INCONCLUSIVE and blocker:
+            return replace(decision, reason=f"{decision.reason}: {blocker}")
         return decision
 
-    def _missing(self, seen: Seen) -> str:
-        """Why no user can come to the candidate; empty when nothing is in the way."""
-        if seen.gateway is None:
-            return "no metrics of the gateway"
-        if seen.scrape.stable is None or seen.scrape.candidate is None:
-            return "no metrics of both versions"
-        if self._began is None or seen.gateway.requests < self._began.requests:
-            self._began = seen.gateway
-        requests = seen.gateway.requests - self._began.requests
-        with_user = seen.gateway.with_user - self._began.with_user
+    def _missing_traffic_reason(self, observation: Observation) -> str:
+        """Why the candidate can get no users; empty if it can."""
+        if observation.gateway is None:
+            return "no metrics from the gateway"
+        if observation.scrape.stable is None or observation.scrape.candidate is None:
+            return "metrics of a version are missing"
+        start, latest = self._step_start_requests, observation.gateway
+        if start is None or latest.requests < start.requests:
+            start = self._step_start_requests = latest
+        requests = latest.requests - start.requests
+        with_user = latest.with_user - start.with_user
         if not requests:
-            return "no request has come to the gateway"
+            return "the gateway has had no request"
         if with_user <= 0:
             header = self._settings.user_header
-            return f"{requests} requests have come to the gateway, and none has the header {header}"
+            return f"the gateway has had {requests} requests, none with the header {header}"
         return ""
 
     def _resume_step(self, step: int) -> bool:
-        """Whether the users are where the journal says, or can be moved there."""
+        """Restore the users' split of the journal; return whether the rollout continues."""
         steps = self._settings.steps
         try:
-            share = self._world.service.share()
+            share = self._environment.service.share()
         except HostError as error:
             self._roll_back(error.problem, at_once=False)
             return False
-        if share == 0 and (self.state.moved or step > 0):  # by somebody else, without us
-            self._roll_back("its users were taken back", at_once=False)
+        if share == 0 and (self.state.moved or step > 0):  # by another process
+            self._roll_back("another process took its users back", at_once=False)
             return False
         if not self.state.moved:
             self._move(max(share, steps[step]))
         return True
 
     def _resume_judging(self) -> None:
-        """With what was known, where it was kept; else the step begins anew."""
-        at = self._world.clock()
+        """Restore the judge from its evidence file, or restart the step without one."""
+        at = self._environment.clock()
         judge = self._new_judge(at)
         about = evidence.restore(self._folder, judge, at)
         step = self.state.step or 0
@@ -252,136 +259,142 @@ class Controller:
             judge, about = self._new_judge(at), {}
         if judge.step < step:
             judge.begin_step(step, at)
-        self._judge, self._scraper = judge, self._world.scraper(about)
-        if began := about.get("began"):
-            self._began = Reached(int(began[0]), int(began[1]))
+        self._judge, self._scraper = judge, self._environment.scraper(about)
+        if start_requests := about.get("began"):
+            self._step_start_requests = GatewayRequests(*map(int, start_requests))
 
     def _new_judge(self, at: float) -> Judge:
-        about = self.state.about
+        about = self.state.details
         times, memory = about.get("times", TIMES), about.get("memory", True)
         return Judge(self._settings, at, times=times, memory=memory)
 
-    def _obey(self, ask: Ask) -> None:
+    def _execute(self, command: OperatorCommand) -> None:
         phase, by_hand = self.state.phase, {"reason": "by hand"}
-        match ask:
-            case Ask.ABORT | Ask.ABORT_AT_ONCE if phase is not Phase.ROLLED_BACK:
-                self._roll_back("by hand", at_once=ask is Ask.ABORT_AT_ONCE)
-            case Ask.PROMOTE if not self.state.ended and self.state.loaded:
-                self._end(Event.PROMOTED, by_hand)
-            case Ask.PAUSE if phase in (Phase.STARTING, Phase.STEPPING):
-                self._add(Event.PAUSED, by_hand)
-            case Ask.RESUME if phase is Phase.HOLDING:
-                self._add(Event.RESUMED, by_hand)
-            case Ask.CLOSE if self.state.ended:
+        match command:
+            case OperatorCommand.ABORT | OperatorCommand.ABORT_AT_ONCE if (
+                phase is not RolloutPhase.ROLLED_BACK
+            ):
+                self._roll_back("by hand", at_once=command is OperatorCommand.ABORT_AT_ONCE)
+            case OperatorCommand.PROMOTE if not self.state.is_over and self.state.loaded:
+                self._finish(JournalEvent.PROMOTED, by_hand)
+            case OperatorCommand.PAUSE if phase in (RolloutPhase.STARTING, RolloutPhase.STEPPING):
+                self._add(JournalEvent.PAUSED, by_hand)
+            case OperatorCommand.RESUME if phase is RolloutPhase.HOLDING:
+                self._add(JournalEvent.RESUMED, by_hand)
+            case OperatorCommand.CLOSE if self.state.is_over:
                 self._close()
 
-    def _step(self, step: int, seen: Seen) -> None:
+    def _start_step(self, step: int, observation: Observation) -> None:
         share = self._settings.steps[step]
-        self._add(Event.STEP, {"step": step, "share": share})
+        self._add(JournalEvent.STEP, {"step": step, "share": share})
         self._move(share)
-        self._judge.begin_step(step, self._world.clock())
-        self._began, self._said = seen.gateway, None
+        self._judge.begin_step(step, self._environment.clock())
+        self._step_start_requests, self._last_journaled = observation.gateway, None
 
     def _move(self, share: float) -> None:
-        began = self._world.clock()
-        self._world.service.move(share)
-        self._moved(began, self._world.service.read_by_gateway(_STEP_SECONDS))
+        started_at = self._environment.clock()
+        self._environment.service.move(share)
+        self._journal_move(started_at, self._environment.service.read_by_gateway(_STEP_SECONDS))
 
-    def _moved(self, began: float, confirmed: bool) -> None:
-        seconds = round(self._world.clock() - began, 3)
-        self._add(Event.MOVED, {"confirmed": confirmed, "seconds": seconds})
+    def _journal_move(self, started_at: float, confirmed: bool) -> None:
+        seconds = round(self._environment.clock() - started_at, 3)
+        self._add(JournalEvent.MOVED, {"confirmed": confirmed, "seconds": seconds})
 
-    def _next_step(self, seen: Seen, reason: str) -> None:
+    def _next_step(self, observation: Observation, reason: str) -> None:
         step = self._judge.step + 1
         if step < len(self._settings.steps):
-            self._step(step, seen)
+            self._start_step(step, observation)
         else:
-            self._end(Event.PROMOTED, {"reason": reason})
+            self._finish(JournalEvent.PROMOTED, {"reason": reason})
 
     def _roll_back(
         self, reason: str, *, at_once: bool, figures: Mapping[str, Any] | None = None
     ) -> None:
-        self._end(
-            Event.ROLLED_BACK,
+        self._finish(
+            JournalEvent.ROLLED_BACK,
             {"reason": reason, "at_once": at_once, **({"figures": figures} if figures else {})},
         )
 
-    def _end(self, event: Event, about: Mapping[str, Any]) -> None:
-        """Say it and do it; a rollback also where the disk is full."""
-        entry = Entry(self._world.wall(), event, about)
+    def _finish(self, event: JournalEvent, about: Mapping[str, Any]) -> None:
+        """Journal and apply an outcome; a rollback also proceeds if the disk is full."""
+        entry = JournalEntry(self._environment.wall(), event, about)
         try:
             self._write(entry)
         except HostError:
-            if event is Event.PROMOTED:
+            if event is JournalEvent.PROMOTED:
                 raise
-            self._know(entry)
-        self._carry_out()
+            self._apply(entry)
+        self._apply_outcome()
 
-    def _carry_out(self) -> None:
-        """What `rolled_back` or `promoted` said: users first, then the streams that are open."""
-        began = self._world.clock()
-        if self.state.phase is Phase.PROMOTED:
+    def _apply_outcome(self) -> None:
+        """Apply `rolled_back` or `promoted`: move users first, then close open streams."""
+        started_at = self._environment.clock()
+        if self.state.phase is RolloutPhase.PROMOTED:
             try:
-                self._world.service.make_stable(self._slot)
-            except ServerError as error:  # its servers have just ended
+                self._environment.service.make_stable(self._candidate_slot)
+            except ServerError as error:  # its servers have just stopped
                 self._roll_back(error.problem, at_once=True)
                 return
-            confirmed = self._world.service.read_by_gateway(_CONFIRM_SECONDS)
+            confirmed = self._environment.service.read_by_gateway(_CONFIRM_SECONDS)
         else:
-            confirmed = self._take_back()
-        self._moved(began, confirmed)
-        if self.state.end.get("at_once"):
+            confirmed = self._return_users()
+        self._journal_move(started_at, confirmed)
+        if self.state.outcome.get("at_once"):
             self._close()
 
-    def _take_back(self) -> bool:
-        """Whether the gateway has read it."""
-        service = self._world.service
+    def _return_users(self) -> bool:
+        """Move all users to stable; return whether the gateway has read it."""
+        service = self._environment.service
         if self.state.promoted:
-            service.make_stable(self._other)
+            service.make_stable(self._stable_slot)
         else:
             service.roll_back()
         confirmed = service.read_by_gateway(_CONFIRM_SECONDS)
         if not confirmed and not self.state.promoted:
-            service.roll_back()  # a rename that was missed
+            service.roll_back()  # Envoy may have missed the rename
             confirmed = service.read_by_gateway(_CONFIRM_SECONDS)
         return confirmed
 
-    def _keep_warm(self) -> None:
-        """Until its time is over, then unload it."""
+    def _unload_after_keep_warm(self) -> None:
+        """Unload the warm version once its time is over."""
         since = self.state.since or 0.0
-        at_once = self.state.end.get("at_once")
-        if at_once or not 0 <= self._world.wall() - since < self._settings.keep_warm_seconds:
+        at_once = self.state.outcome.get("at_once")
+        if at_once or not 0 <= self._environment.wall() - since < self._settings.keep_warm_seconds:
             self._close()
 
     def _close(self) -> None:
         if self.state.closed:
             return
-        warm = self._other if self.state.phase is Phase.PROMOTED else self._slot
+        warm_slot = (
+            self._stable_slot if self.state.phase is RolloutPhase.PROMOTED else self._candidate_slot
+        )
         try:
-            warm = self._world.service.stop(warm, at_once=bool(self.state.end.get("at_once")))
+            warm_slot = self._environment.service.stop(
+                warm_slot, at_once=bool(self.state.outcome.get("at_once"))
+            )
         except TritonctlError as error:
-            self._add(Event.CLOSED, {"slot": warm, "problem": error.problem})
+            self._add(JournalEvent.CLOSED, {"slot": warm_slot, "problem": error.problem})
             return
-        self._add(Event.CLOSED, {"slot": warm})
+        self._add(JournalEvent.CLOSED, {"slot": warm_slot})
 
-    def _note(self, decision: Decision) -> None:
-        """Into the journal, unless the one before says the same and is young."""
-        said = decision.standing, re.sub(r"\d+", "", decision.reason)
-        age = decision.at - self._written
-        if said == self._said and age < self._judge.step_seconds / _DECISIONS:
+    def _journal_decision(self, decision: Decision) -> None:
+        """Journal a decision unless the last one is equal and recent."""
+        key = decision.status, re.sub(r"\d+", "", decision.reason)
+        age = decision.at - self._last_journaled_at
+        if key == self._last_journaled and age < self._judge.step_seconds / _DECISIONS_PER_STEP:
             return
-        self._written, self._said = decision.at, said
-        about = {"standing": decision.standing.value, "reason": decision.reason}
-        self._add(Event.DECISION, about | {"figures": decision.figures})
+        self._last_journaled_at, self._last_journaled = decision.at, key
+        about = {"standing": decision.status.value, "reason": decision.reason}
+        self._add(JournalEvent.DECISION, about | {"figures": decision.figures})
 
-    def _add(self, event: Event, about: Mapping[str, Any]) -> None:
-        self._write(Entry(self._world.wall(), event, about))
+    def _add(self, event: JournalEvent, about: Mapping[str, Any]) -> None:
+        self._write(JournalEntry(self._environment.wall(), event, about))
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: JournalEntry) -> None:
         self._journal.add(entry)
-        self._know(entry)
+        self._apply(entry)
 
-    def _know(self, entry: Entry) -> None:
-        state = after(self.state, entry)
-        assert state is not None  # noqa: S101 - it has begun
+    def _apply(self, entry: JournalEntry) -> None:
+        state = apply_entry(self.state, entry)
+        assert state is not None  # noqa: S101 - the rollout has started
         self.state = state

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Triton's metrics to the counters of one version, which only grow.
+"""Turn Triton's metrics into monotonic counters of one version.
 
-A request that its client gave up counts as a failure: that is how a version that hangs is seen, and
-where people leave for reasons of their own they leave both. Triton's figures of an ensemble, put
-together of several models' counters that are published one after another, may fall by one for a
-moment; what has been counted stays counted. So are the buckets of a histogram: a page that is read
-in between has requests in a bucket that is far too late. Such a page says nothing of these times.
+A cancelled request counts as a failure: that reveals a version that hangs, and users who leave for
+unrelated reasons leave both versions. Triton publishes the counters of an ensemble's models one
+after another, so their sum may briefly fall by one; the tracker never falls. Histogram buckets are
+published one after another, too: a page read in between has requests in a bucket that is far too
+late, so its times are ignored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from tritonctl.rollout.judge import ITL, TTFT
 from tritonctl.rollout.metrics import Counters, Histogram, counters_of
-from tritonctl.server.top.counters import Reading, sum_known
-from tritonctl.server.top.figures import ITL_SERIES, TTFT_SERIES, Layout, figures
+from tritonctl.top.counters import Reading, sum_known
+from tritonctl.top.figures import ITL_SERIES, TTFT_SERIES, ModelLayout, figures
 
 _SERIES = {TTFT: TTFT_SERIES, ITL: ITL_SERIES}
 SUCCESS = "nv_inference_request_success"
@@ -27,45 +27,45 @@ _NOTHING = Reading(0.0, {})
 _NONE = Counters(0, 0)
 
 
-class Counting:
-    """Of one version, scrape by scrape. `layout`: which models are steps of which."""
+class CounterTracker:
+    """Tracks the counters of one version; `layout` names the steps of each ensemble."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ModelLayout) -> None:
         self._layout = layout
-        self._raw = 0.0
-        self._before: Counters | None = None
+        self._raw_successes = 0.0
+        self._previous: Counters | None = None
 
-    def kept(self) -> dict[str, Any]:
-        """What a later one needs to go on with it, as JSON holds it."""
-        return {"raw": self._raw, "before": self._before and asdict(self._before)}
+    def saved_state(self) -> dict[str, Any]:
+        """Return the state for a later tracker, as JSON values."""
+        return {"raw": self._raw_successes, "before": self._previous and asdict(self._previous)}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on with what an earlier one has kept. Raises as `counters_of` for anything else."""
-        raw, self._before = float(kept["raw"]), counters_of(kept["before"])
-        self._raw = raw
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue from the `saved_state` of an earlier tracker. Raises as `counters_of`."""
+        raw, self._previous = float(saved["raw"]), counters_of(saved["before"])
+        self._raw_successes = raw
 
     def counters(self, reading: Reading) -> Counters:
-        """What has been counted until now; from 0 again after a restart of the server."""
+        """Return the counts so far; they start from 0 again after a restart of the server."""
         raw = reading.total(SUCCESS) or 0.0
-        if raw < self._raw:
-            self._before = None
-        self._raw = raw
-        found = figures([_NOTHING, Reading(1.0, reading.values)], self._layout).models
-        failures = sum(sum(model.failures.values()) for model in found)
-        requests = sum(model.requests_per_s for model in found) + failures
-        models = {step for model in found for step in _workers(model.model, self._layout)}
-        before = self._before or _NONE
-        seconds = _token_seconds(reading, models)
+        if raw < self._raw_successes:
+            self._previous = None
+        self._raw_successes = raw
+        models_load = figures([_NOTHING, Reading(1.0, reading.values)], self._layout).models
+        failures = sum(sum(model.failures.values()) for model in models_load)
+        requests = sum(model.requests_per_s for model in models_load) + failures
+        models = {step for model in models_load for step in _step_models(model.model, self._layout)}
+        previous = self._previous or _NONE
+        seconds = _total_inter_token_seconds(reading, models)
         times = {}
         for name, series in _SERIES.items():
             histogram, is_whole = _histogram(reading, series, models)
-            if not is_whole and name in before.times:
-                histogram = before.times[name]
-                seconds = before.token_seconds if name == ITL else seconds
+            if not is_whole and name in previous.times:
+                histogram = previous.times[name]
+                seconds = previous.token_seconds if name == ITL else seconds
             if histogram is not None:
                 times[name] = histogram
         stalled = sum_known(reading.total(_STALLED, model=model) for model in models)
-        now = Counters(
+        counters = Counters(
             round(requests),
             round(failures),
             times,
@@ -73,23 +73,23 @@ class Counting:
             None if stalled is None else round(stalled),
             seconds,
         )
-        if self._before is not None:
-            now = _never_less(self._before, now)
-        self._before = now
-        return now
+        if self._previous is not None:
+            counters = _monotonic(self._previous, counters)
+        self._previous = counters
+        return counters
 
 
-def _workers(model: str, layout: Layout) -> Iterable[str]:
+def _step_models(model: str, layout: ModelLayout) -> Iterable[str]:
     return layout.steps.get(model) or (model,)
 
 
 def _histogram(
     reading: Reading, names: Mapping[str, float], models: set[str]
 ) -> tuple[Histogram | None, bool]:
-    """Of the first of these series that the server has, all models together; whether it is whole.
+    """Merge the models' histograms of the first series that exists; return whether it is complete.
 
-    Our engines publish the larger buckets first, and the count after all of them: until then some
-    buckets are new, others old. No bucket of the histogram has more than that count.
+    This project's engines publish larger buckets first and the count last. Until then the buckets
+    are partly new and partly old, so none is allowed to exceed the count.
     """
     for name in names:
         samples = [
@@ -98,25 +98,27 @@ def _histogram(
             for labels, value in reading.series(f"{name}_bucket", model=model)
         ]
         count = sum_known(reading.total(f"{name}_count", model=model) for model in models)
-        found = of_series(samples, most=math.inf if count is None else count)
-        if found is not None:
-            every = math.fsum(value for bound, value in samples if bound == math.inf)
-            return found, count is None or count == every
+        histogram = histogram_of_series(samples, max_count=math.inf if count is None else count)
+        if histogram is not None:
+            infinite_count = math.fsum(value for bound, value in samples if bound == math.inf)
+            return histogram, count is None or count == infinite_count
     return None, True
 
 
-def _token_seconds(reading: Reading, models: set[str]) -> float | None:
+def _total_inter_token_seconds(reading: Reading, models: set[str]) -> float | None:
     for name in ITL_SERIES:
-        found = sum_known(reading.total(f"{name}_sum", model=model) for model in models)
-        if found is not None:
-            return found
+        seconds = sum_known(reading.total(f"{name}_sum", model=model) for model in models)
+        if seconds is not None:
+            return seconds
     return None
 
 
-def of_series(samples: Iterable[tuple[float, float]], most: float = math.inf) -> Histogram | None:
-    """Of bounds and cumulative counts, those of several servers added; None without any.
+def histogram_of_series(
+    samples: Iterable[tuple[float, float]], max_count: float = math.inf
+) -> Histogram | None:
+    """Build a histogram from bounds and cumulative counts, adding servers; None without samples.
 
-    most: what no bucket has more than.
+    max_count: the upper limit for every bucket.
     """
     buckets: dict[float, float] = {}
     for bound, value in samples:
@@ -124,26 +126,26 @@ def of_series(samples: Iterable[tuple[float, float]], most: float = math.inf) ->
     if not buckets:
         return None
     *bounds, _ = rising = sorted(buckets)
-    # Published one after another: a bucket never holds less than the one before it.
-    counts, least = [], 0.0
+    # Buckets are published one after another: none holds less than its predecessor.
+    counts, min_count = [], 0.0
     for bound in rising:
-        least = max(least, min(most, buckets[bound]))
-        counts.append(least)
+        min_count = max(min_count, min(max_count, buckets[bound]))
+        counts.append(min_count)
     return Histogram.cumulative(bounds, counts)
 
 
-def _never_less(before: Counters, now: Counters) -> Counters:
-    failures = max(before.failures, now.failures)
+def _monotonic(previous: Counters, now: Counters) -> Counters:
+    failures = max(previous.failures, now.failures)
     times = dict(now.times)
-    for name, earlier in before.times.items():
+    for name, earlier in previous.times.items():
         later = times.get(name)
         if later is None or later.bounds != earlier.bounds:
             continue
         pairs = zip(earlier.counts, later.counts, strict=True)
         times[name] = Histogram(later.bounds, tuple(max(pair) for pair in pairs))
-    requests = max(before.requests, now.requests, failures)
-    stalled = now.stalled if before.stalled is None else max(before.stalled, now.stalled or 0)
+    requests = max(previous.requests, now.requests, failures)
+    stalled = now.stalled if previous.stalled is None else max(previous.stalled, now.stalled or 0)
     seconds = now.token_seconds
     if seconds is not None:
-        seconds = max(before.token_seconds or 0.0, seconds)
+        seconds = max(previous.token_seconds or 0.0, seconds)
     return Counters(requests, failures, times, now.memory_bytes, stalled, seconds)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far two answers to one question are apart: texts by tokens, vectors, labels, orders.
+"""The distance of two answers to one question: texts by tokens, vectors, labels, scores.
 
-Every distance is a metric from 0 to 1, so that `sequential.Divergence` may bet on it.
+Every distance is a metric from 0 to 1, as `sequential.DivergenceTest` requires.
 """
 
 from __future__ import annotations
@@ -13,150 +13,167 @@ from itertools import combinations
 
 from tritonctl.rollout.metrics import Distances
 
-# A cosine of 0.9 or less is as far as can be: vectors of other texts are no nearer.
-_FAR = math.sqrt(2 * (1 - 0.9))
+# A cosine of 0.9 or less has distance 1: vectors of unrelated texts are no closer.
+_MAX_VECTOR_DISTANCE = math.sqrt(2 * (1 - 0.9))
 
 
 @dataclass(frozen=True)
-class Text:
-    """A generated text. log_probs: of each token, if they were asked for."""
+class TextAnswer:
+    """A generated text."""
 
     text: str
     token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...] = ()
+    log_probs: tuple[float, ...] = ()  # of each token, if requested
 
 
 @dataclass(frozen=True)
-class Vector:
+class VectorAnswer:
     """An embedding."""
 
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Of a classification, best first; of a text's entities, in its order."""
+class LabelsAnswer:
+    """Labels of a classification, best first, or a text's entities in its order."""
 
     names: tuple[str, ...]
     scores: tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Order:
-    """Scores of a query's documents, in the documents' order."""
+class ScoresAnswer:
+    """Rerank scores, in the order of the documents."""
 
     scores: tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Refused:
-    """No answer: the version says no, or nothing in time. why: in words that quote nothing."""
+class RefusedAnswer:
+    """No answer: the version refused or timed out; the reason quotes nothing."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The answers to the rows of one request."""
+class RowsAnswer:
+    """The answers to the rows of a request."""
 
     answers: tuple[Answer, ...]
 
 
-Answer = Text | Vector | Labels | Order | Refused | Rows
+Answer = TextAnswer | VectorAnswer | LabelsAnswer | ScoresAnswer | RefusedAnswer | RowsAnswer
 
 
-def distance(one: Answer, other: Answer) -> float:
-    """0: no difference that counts. 1: another text, another label, a vector at 25 degrees.
+def distance(first: Answer, second: Answer) -> float:
+    """Return the distance of two answers, from 0 to 1.
 
-    Of orders: the share of pairs of documents that are the other way round. Of rows: the mean.
-    Answers of two kinds are 1 apart, such as one and none.
+    1 for a different text or best label, a vector at 25 degrees, or answers of two kinds. For
+    scores: the share of document pairs in reverse order. For rows: the mean.
     """
-    apart = 1.0
-    match one, other:
-        case Text(), Text():
-            # Equal ids may be another text: that of a wrong detokenizer.
-            ids = one.token_ids == other.token_ids or not (one.token_ids and other.token_ids)
-            apart = float(one.text != other.text or not ids)
-        case Vector(), Vector():
-            apart = min(1.0, math.sqrt(max(0.0, 2 * (1 - cosine(one, other)))) / _FAR)
-        case Labels(), Labels():
-            apart = float(one.names[:1] != other.names[:1])
-        case Order(), Order():
-            apart = disorder(one.scores, other.scores)
-        case Refused(), Refused():
-            apart = 0.0
-        case Rows(), Rows() if len(one.answers) == len(other.answers):
-            pairs = zip(one.answers, other.answers, strict=True)
-            apart = sum(distance(mine, theirs) for mine, theirs in pairs) / len(one.answers)
-    return apart
+    result = 1.0
+    match first, second:
+        case TextAnswer(), TextAnswer():
+            # Equal ids may give different texts if a detokenizer is wrong.
+            ids = first.token_ids == second.token_ids or not (first.token_ids and second.token_ids)
+            result = float(first.text != second.text or not ids)
+        case VectorAnswer(), VectorAnswer():
+            result = min(
+                1.0, math.sqrt(max(0.0, 2 * (1 - cosine(first, second)))) / _MAX_VECTOR_DISTANCE
+            )
+        case LabelsAnswer(), LabelsAnswer():
+            result = float(first.names[:1] != second.names[:1])
+        case ScoresAnswer(), ScoresAnswer():
+            result = kendall_distance(first.scores, second.scores)
+        case RefusedAnswer(), RefusedAnswer():
+            result = 0.0
+        case RowsAnswer(), RowsAnswer() if len(first.answers) == len(second.answers):
+            pairs = zip(first.answers, second.answers, strict=True)
+            result = sum(distance(first_row, second_row) for first_row, second_row in pairs) / len(
+                first.answers
+            )
+    return result
 
 
 def distances(first: Answer, second: Answer, candidate: Answer) -> Distances:
-    """Of stable's two answers to a question, and the candidate's one: what the judge takes."""
-    both = distance(first, candidate), distance(second, candidate)
-    return Distances(distance(first, second), sum(both) / 2)
+    """Return the distances of stable's two answers and the candidate's, for the judge."""
+    candidate_distances = distance(first, candidate), distance(second, candidate)
+    return Distances(distance(first, second), sum(candidate_distances) / 2)
 
 
-def first_divergence(one: Text, other: Text) -> int | None:
-    """The first token that differs, from 0; None where none does. One text may end before it."""
-    pairs = zip(one.token_ids, other.token_ids, strict=False)
-    for place, (mine, theirs) in enumerate(pairs):
-        if mine != theirs:
-            return place
-    shorter, longer = sorted((len(one.token_ids), len(other.token_ids)))
+def first_divergence(first: TextAnswer, second: TextAnswer) -> int | None:
+    """Return the index of the first token that differs, or None; one text may end before it."""
+    pairs = zip(first.token_ids, second.token_ids, strict=False)
+    for index, (first_token, second_token) in enumerate(pairs):
+        if first_token != second_token:
+            return index
+    shorter, longer = sorted((len(first.token_ids), len(second.token_ids)))
     return None if shorter == longer else shorter
 
 
-def log_prob_difference(one: Text, other: Text) -> float | None:
-    """The mean absolute difference over the tokens that both begin with; None without any."""
-    ends = first_divergence(one, other)
-    pairs = list(zip(one.log_probs[:ends], other.log_probs[:ends], strict=False))
-    return sum(abs(mine - theirs) for mine, theirs in pairs) / len(pairs) if pairs else None
+def log_prob_difference(first: TextAnswer, second: TextAnswer) -> float | None:
+    """Return the mean absolute difference over the common leading tokens; None without any."""
+    common_tokens = first_divergence(first, second)
+    pairs = list(
+        zip(first.log_probs[:common_tokens], second.log_probs[:common_tokens], strict=False)
+    )
+    return (
+        sum(abs(first_value - second_value) for first_value, second_value in pairs) / len(pairs)
+        if pairs
+        else None
+    )
 
 
-def cosine(one: Vector, other: Vector) -> float:
-    """-1 to 1; 0 of vectors that cannot be compared, such as one of zeros or of another length."""
-    if len(one.values) != len(other.values):
+def cosine(first: VectorAnswer, second: VectorAnswer) -> float:
+    """Return the cosine, -1 to 1; 0 if a vector is zero or the lengths differ."""
+    if len(first.values) != len(second.values):
         return 0.0
-    lengths = math.hypot(*one.values) * math.hypot(*other.values)
-    product = math.fsum(a * b for a, b in zip(one.values, other.values, strict=True))
+    lengths = math.hypot(*first.values) * math.hypot(*second.values)
+    product = math.fsum(a * b for a, b in zip(first.values, second.values, strict=True))
     return product / lengths if lengths else 0.0
 
 
-def disorder(one: Sequence[float], other: Sequence[float]) -> float:
-    """Kendall's distance: the share of pairs in another order, a tie against an order half of one.
+def kendall_distance(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Kendall's distance: the share of pairs in reverse order.
 
-    1 where their numbers differ. Kendall's tau is 1 - 2 x this where there are no ties.
+    A tie against an order counts 1/2. It is 1 if the lengths differ. Without ties Kendall's
+    tau is 1 - 2 x this.
     """
-    if len(one) != len(other):
+    if len(first) != len(second):
         return 1.0
-    pairs = list(combinations(range(len(one)), 2))
+    pairs = list(combinations(range(len(first)), 2))
     if not pairs:
         return 0.0
-    ways = ((_sign(one[a] - one[b]), _sign(other[a] - other[b])) for a, b in pairs)
-    return sum(abs(mine - theirs) / 2 for mine, theirs in ways) / len(pairs)
+    sign_pairs = ((_sign(first[a] - first[b]), _sign(second[a] - second[b])) for a, b in pairs)
+    return sum(abs(first_sign - second_sign) / 2 for first_sign, second_sign in sign_pairs) / len(
+        pairs
+    )
 
 
-def neighbours(vectors: Sequence[Vector], most: int) -> list[set[int]]:
-    """Of each vector, the other ones that are nearest to it by cosine."""
-    found = []
-    for place, vector in enumerate(vectors):
-        others = [other for other in range(len(vectors)) if other != place]
-        others.sort(key=lambda other: -cosine(vector, vectors[other]))
-        found.append(set(others[:most]))
-    return found
+def neighbours(vectors: Sequence[VectorAnswer], count: int) -> list[set[int]]:
+    """Return the indices of each vector's nearest neighbours by cosine."""
+    neighbour_sets = []
+    for index, vector in enumerate(vectors):
+        candidates = [candidate for candidate in range(len(vectors)) if candidate != index]
+        candidates.sort(key=lambda candidate: -cosine(vector, vectors[candidate]))
+        neighbour_sets.append(set(candidates[:count]))
+    return neighbour_sets
 
 
-def recall(one: Sequence[Vector], other: Sequence[Vector], most: int) -> float | None:
-    """The share of each vector's nearest ones that the other version finds, too (recall@k).
+def neighbour_recall(
+    first: Sequence[VectorAnswer], second: Sequence[VectorAnswer], count: int
+) -> float | None:
+    """Return the share of each vector's nearest neighbours common to both versions (recall@k).
 
-    None for two vectors or fewer, of which any order is the same.
+    None for two vectors or fewer: their order is always the same.
     """
-    most = min(most, len(one) - 2)
-    if most < 1:
+    count = min(count, len(first) - 2)
+    if count < 1:
         return None
-    pairs = zip(neighbours(one, most), neighbours(other, most), strict=True)
-    return sum(len(mine & theirs) for mine, theirs in pairs) / (most * len(one))
+    pairs = zip(neighbours(first, count), neighbours(second, count), strict=True)
+    return sum(len(first_set & second_set) for first_set, second_set in pairs) / (
+        count * len(first)
+    )
 
 
 def _sign(value: float) -> int:

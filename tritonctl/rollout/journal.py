@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rollout has done, a line each: `.tritonctl/rollouts/<n>/journal.jsonl`, only added to.
+"""The append-only journal of a rollout: `.tritonctl/rollouts/<n>/journal.jsonl`, a line per event.
 
-A line is on the disk before what it says is done, so that whoever comes after a crash of the
-controller knows where it stood: `read` and `replay`. A last line that is torn was never acted upon.
+Each line is on disk before its action starts, so a restarted controller can restore the state:
+`read_journal` and `replay`. A torn last line was never acted upon.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from tritonctl.errors import ConfigurationError, HostError
-from tritonctl.host.files import explained, if_free
+from tritonctl.host.files import as_host_error, try_exclusive
 from tritonctl.project.expected import reason
 from tritonctl.project.rollout import Rollout
-from tritonctl.server.slots import CONTROLLER_LOCK
+from tritonctl.releases.slots import CONTROLLER_LOCK
 
 JOURNAL = "journal.jsonl"
-_HOLDER = "controller.json"  # who has the lock, for the message of a second one
+_HOLDER = "controller.json"  # the lock holder, for error messages
 _TRIES, _TRY_SECONDS = 5, 0.01
 
 
-class Event(StrEnum):
-    """What a line says."""
+class JournalEvent(StrEnum):
+    """The event of a journal line."""
 
-    STARTED = "started"  # releases and settings; the candidate is about to be loaded
-    LOADED = "loaded"  # it is ready, and which times are counted; nobody is moved yet
-    STEP = "step"  # the candidate has the users of this step from now on
+    STARTED = "started"  # has releases and settings; the candidate loads next
+    LOADED = "loaded"  # it is ready; has the available metrics; no user has moved
+    STEP = "step"  # the users of this step move to the candidate next
     DECISION = "decision"  # the judge's, with its figures
     PAUSED = "paused"  # by hand
     RESUMED = "resumed"
-    ROLLED_BACK = "rolled_back"  # stable is about to have all users again; also after a promotion
-    PROMOTED = "promoted"  # the candidate is about to have all users, as the new stable
-    MOVED = "moved"  # after each of these: it is done, and whether the gateway has read it
-    CLOSED = "closed"  # the version that was kept warm is unloaded
+    ROLLED_BACK = "rolled_back"  # all users move to stable next; also after a promotion
+    PROMOTED = "promoted"  # all users move to the candidate next, as the new stable
+    MOVED = "moved"  # the preceding move is done; has whether the gateway read it
+    CLOSED = "closed"  # the warm version is unloaded
 
 
-class Phase(StrEnum):
-    """Where a rollout stands."""
+class RolloutPhase(StrEnum):
+    """The phase of a rollout."""
 
     STARTING = "starting"
     STEPPING = "stepping"
@@ -55,84 +55,81 @@ class Phase(StrEnum):
     PROMOTED = "promoted"
 
 
-ENDED = frozenset({Phase.ROLLED_BACK, Phase.PROMOTED})
-_AFTER_THE_END = frozenset({Event.ROLLED_BACK, Event.MOVED, Event.CLOSED})
+FINAL_PHASES = frozenset({RolloutPhase.ROLLED_BACK, RolloutPhase.PROMOTED})
+_EVENTS_AFTER_OUTCOME = frozenset(
+    {JournalEvent.ROLLED_BACK, JournalEvent.MOVED, JournalEvent.CLOSED}
+)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A line. `at`: seconds since 1970. `about`: what the event needs, as JSON holds it."""
+class JournalEntry:
+    """A line of the journal."""
 
-    at: float
-    event: Event
-    about: Mapping[str, Any] = field(default_factory=dict)
+    at: float  # seconds since 1970
+    event: JournalEvent
+    details: Mapping[str, Any] = field(default_factory=dict)  # JSON values
 
     def line(self) -> str:
-        """As it is written, with its end."""
-        record = {"at": round(self.at, 3), "event": self.event.value, **self.about}
+        """Return the line with its newline."""
+        record = {"at": round(self.at, 3), "event": self.event.value, **self.details}
         return json.dumps(record, separators=(",", ":")) + "\n"
 
 
 @dataclass(frozen=True)
-class State:
-    """What a journal amounts to. `step`: the last one, None before the first.
+class RolloutState:
+    """The state of a rollout after its journal entries."""
 
-    since: the step's, or the end's. about: what `started` and `loaded` said. last: the judge's
-    latest decision. end: what `rolled_back` or `promoted` said. moved: whether that, or the step,
-    is done. closed: nothing is left.
-    """
-
-    phase: Phase
-    about: Mapping[str, Any]
-    step: int | None = None
-    since: float | None = None
-    last: Mapping[str, Any] = field(default_factory=dict)
+    phase: RolloutPhase
+    details: Mapping[str, Any]  # of `started` and `loaded`
+    step: int | None = None  # the last one; None before the first
+    since: float | None = None  # start of the step or time of the outcome, seconds since 1970
+    last_decision: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     loaded: bool = False
     promoted: bool = False
-    end: Mapping[str, Any] = field(default_factory=dict)
-    moved: bool = False
-    closed: bool = False
+    outcome: Mapping[str, Any] = field(default_factory=dict)  # of `rolled_back` or `promoted`
+    moved: bool = False  # whether the users' move of the step or outcome is done
+    closed: bool = False  # whether the rollout is complete
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing is left to do but to unload one of the two."""
-        return self.phase in ENDED
+    def is_over(self) -> bool:
+        """Whether the rollout has an outcome; at most one version remains to be unloaded."""
+        return self.phase in FINAL_PHASES
 
 
 class Journal:
-    """An open journal, of the one controller. Made by `controlling`."""
+    """An open journal; `open_journal` creates it for the single controller."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
-    def add(self, entry: Entry) -> None:
-        """On the disk when this returns. Raises HostError, such as for a full disk."""
-        with explained(Path(self._file.name)):
+    def add(self, entry: JournalEntry) -> None:
+        """Append an entry durably. Raises HostError, for example for a full disk."""
+        with as_host_error(Path(self._file.name)):
             self._file.write(entry.line().encode())
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def remove(self) -> None:
-        """Of a rollout that has not begun. Raises HostError."""
+        """Delete the journal of a rollout that did not start. Raises HostError."""
         file = Path(self._file.name)
-        with explained(file):
+        with as_host_error(file):
             file.unlink()
 
 
 def controller_of(rollouts: Path) -> str | None:
-    """The process id of the controller that runs, as far as it is known; None without one."""
+    """Return the process id of the running controller, or "unknown"; None if none runs."""
     if not (rollouts / CONTROLLER_LOCK).exists():
         return None
     with ExitStack() as held:
-        return None if _taken(rollouts, held) else _holder(rollouts)
+        return None if _acquire_lock(rollouts, held) else _holder(rollouts)
 
 
-def _taken(rollouts: Path, held: ExitStack) -> bool:
-    """Whether the lock is ours; who only looks whether there is a controller has it for no time."""
+def _acquire_lock(rollouts: Path, held: ExitStack) -> bool:
+    """Try to take the lock; retry, since processes hold it briefly to look for a controller."""
     for _ in range(_TRIES):
         with ExitStack() as tried:
-            if tried.enter_context(if_free(rollouts / CONTROLLER_LOCK)):
+            if tried.enter_context(try_exclusive(rollouts / CONTROLLER_LOCK)):
                 held.push(tried.pop_all())
                 return True
         time.sleep(_TRY_SECONDS)
@@ -140,32 +137,32 @@ def _taken(rollouts: Path, held: ExitStack) -> bool:
 
 
 @contextmanager
-def controlling(rollouts: Path, number: int) -> Iterator[tuple[Journal, list[Entry]]]:
-    """The journal of a rollout for whoever controls it, and what it holds already.
+def open_journal(rollouts: Path, number: int) -> Iterator[tuple[Journal, list[JournalEntry]]]:
+    """Lock a rollout for its controller; yield its journal and the existing entries.
 
-    rollouts: `.tritonctl/rollouts`; there is one controller in all of it. Raises HostError when
-    another one runs, ConfigurationError for a damaged journal.
+    rollouts: `.tritonctl/rollouts`, which has one controller at a time. Raises HostError if another
+    controller runs, ConfigurationError for a damaged journal.
     """
     with ExitStack() as held:
-        if not _taken(rollouts, held):
+        if not _acquire_lock(rollouts, held):
             raise HostError(
                 f"another controller runs a rollout: process {_holder(rollouts)}",
                 remedy="watch it: tritonctl rollout status; or stop it first",
             )
         folder = rollouts / str(number)
-        with explained(folder):
+        with as_host_error(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (rollouts / _HOLDER).write_text(json.dumps({"pid": os.getpid()}), encoding="utf-8")
             with (folder / JOURNAL).open("a+b") as file:
                 _cut_torn_line(file)
                 _sync_folder(folder)
-                yield Journal(file), read(folder)
+                yield Journal(file), read_journal(folder)
 
 
-def read(folder: Path) -> list[Entry]:
-    """All lines of a rollout's journal but a torn last one; [] without a journal.
+def read_journal(folder: Path) -> list[JournalEntry]:
+    """Read a rollout's journal, without a torn last line; [] without a journal.
 
-    Raises ConfigurationError for any other line that is none.
+    Raises ConfigurationError for any other malformed line.
     """
     file = folder / JOURNAL
     try:
@@ -176,119 +173,132 @@ def read(folder: Path) -> list[Entry]:
         raise ConfigurationError(
             f"{file} cannot be read: {error.strerror}", remedy=f"make {file} readable"
         ) from error
-    return [_entry(line, file, number) for number, line in enumerate(_whole(content), start=1)]
+    return [
+        _entry(line, file, number) for number, line in enumerate(_complete_lines(content), start=1)
+    ]
 
 
-def replay(entries: Sequence[Entry]) -> State | None:
-    """Where a rollout stands after these lines; None without any."""
-    state: State | None = None
+def replay(entries: Sequence[JournalEntry]) -> RolloutState | None:
+    """Return the state after these entries; None without any."""
+    state: RolloutState | None = None
     for entry in entries:
-        state = after(state, entry)
+        state = apply_entry(state, entry)
     return state
 
 
-def after(state: State | None, entry: Entry) -> State | None:
-    """Where it stands after one more line.
+def apply_entry(state: RolloutState | None, entry: JournalEntry) -> RolloutState | None:
+    """Return the state after one more entry.
 
-    A line that does not fit what is known is passed over: what was rolled back stays so.
+    Entries that do not fit the state are ignored: a rollback is final.
     """
-    if entry.event is Event.STARTED:
-        return State(Phase.STARTING, entry.about)
-    if state is None or (state.ended and entry.event not in _AFTER_THE_END):
+    if entry.event is JournalEvent.STARTED:
+        return RolloutState(RolloutPhase.STARTING, entry.details)
+    if state is None or (state.is_over and entry.event not in _EVENTS_AFTER_OUTCOME):
         return state
-    return _after(state, entry)
+    return _replaced_state(state, entry)
 
 
-def settings_of(about: Mapping[str, Any]) -> Rollout:
-    """The settings that a rollout was started with, of what `started` said.
+def settings_of(details: Mapping[str, Any]) -> Rollout:
+    """Return the settings at the start of a rollout, from its start details.
 
-    Raises ConfigurationError for a journal that does not hold them.
+    Raises ConfigurationError if the journal does not hold them.
     """
     try:
-        return Rollout.model_validate(about["settings"])
+        return Rollout.model_validate(details["settings"])
     except (KeyError, ValidationError) as error:
-        why = reason(error) if isinstance(error, ValidationError) else "it has none"
+        problem = reason(error) if isinstance(error, ValidationError) else "it has none"
         raise ConfigurationError(
-            f"the journal does not hold this rollout's settings: {why}",
+            f"the journal does not hold this rollout's settings: {problem}",
             remedy="start a rollout: tritonctl rollout start RELEASE",
         ) from error
 
 
-def latest(rollouts: Path) -> int | None:
-    """The number of the last rollout that has a journal; None without any."""
-    numbers = [int(file.parent.name) for file in rollouts.glob(f"*/{JOURNAL}") if _numbered(file)]
+def last_rollout_number(rollouts: Path) -> int | None:
+    """Return the number of the last rollout with a journal; None without any."""
+    numbers = [int(file.parent.name) for file in rollouts.glob(f"*/{JOURNAL}") if _has_number(file)]
     return max(numbers, default=None)
 
 
-def _numbered(file: Path) -> bool:
+def _has_number(file: Path) -> bool:
     return file.parent.name.isascii() and file.parent.name.isdigit()
 
 
-def _after(state: State, entry: Entry) -> State:
+def _replaced_state(state: RolloutState, entry: JournalEntry) -> RolloutState:
     return replace(state, **_changes(state, entry))
 
 
-def _changes(state: State, entry: Entry) -> dict[str, Any]:
-    reason = str(entry.about.get("reason", ""))
-    found: dict[str, Any] = {}
+def _changes(state: RolloutState, entry: JournalEntry) -> dict[str, Any]:
+    reason = str(entry.details.get("reason", ""))
+    changes: dict[str, Any] = {}
     match entry.event:
-        case Event.LOADED:
-            found = {"loaded": True, "about": {**state.about, **entry.about}}
-        case Event.STEP:
-            step = int(entry.about["step"])
-            found = {"phase": Phase.STEPPING, "step": step, "since": entry.at, "reason": ""}
-            found["moved"] = False
-        case Event.DECISION:
-            found = {"last": entry.about}
-        case Event.PAUSED:
-            found = {"phase": Phase.HOLDING, "reason": reason}
-        case Event.RESUMED:
-            phase = Phase.STARTING if state.step is None else Phase.STEPPING
-            found = {"phase": phase, "reason": ""}
-        case Event.ROLLED_BACK | Event.PROMOTED if state.phase is not Phase.ROLLED_BACK:
-            found = {"phase": Phase(entry.event.value), "since": entry.at, "reason": reason}
-            found |= {"end": entry.about, "moved": False, "closed": False}
-            found["promoted"] = state.promoted or entry.event is Event.PROMOTED
-        case Event.MOVED:
-            found = {"moved": True}
-        case Event.CLOSED:
-            found = {"closed": True}
-    return found
+        case JournalEvent.LOADED:
+            changes = {"loaded": True, "details": {**state.details, **entry.details}}
+        case JournalEvent.STEP:
+            step = int(entry.details["step"])
+            changes = {
+                "phase": RolloutPhase.STEPPING,
+                "step": step,
+                "since": entry.at,
+                "reason": "",
+            }
+            changes["moved"] = False
+        case JournalEvent.DECISION:
+            changes = {"last_decision": entry.details}
+        case JournalEvent.PAUSED:
+            changes = {"phase": RolloutPhase.HOLDING, "reason": reason}
+        case JournalEvent.RESUMED:
+            phase = RolloutPhase.STARTING if state.step is None else RolloutPhase.STEPPING
+            changes = {"phase": phase, "reason": ""}
+        case JournalEvent.ROLLED_BACK | JournalEvent.PROMOTED if (
+            state.phase is not RolloutPhase.ROLLED_BACK
+        ):
+            changes = {
+                "phase": RolloutPhase(entry.event.value),
+                "since": entry.at,
+                "reason": reason,
+            }
+            changes |= {"outcome": entry.details, "moved": False, "closed": False}
+            changes["promoted"] = state.promoted or entry.event is JournalEvent.PROMOTED
+        case JournalEvent.MOVED:
+            changes = {"moved": True}
+        case JournalEvent.CLOSED:
+            changes = {"closed": True}
+    return changes
 
 
-def _whole(content: bytes) -> list[bytes]:
-    """Lines that have their end."""
+def _complete_lines(content: bytes) -> list[bytes]:
+    """The lines that end in a newline."""
     return content.split(b"\n")[:-1]
 
 
-def _entry(line: bytes, file: Path, number: int) -> Entry:
+def _entry(line: bytes, file: Path, number: int) -> JournalEntry:
     try:
         record = json.loads(line)
-        at, event = float(record.pop("at")), Event(record.pop("event"))
-        if event is Event.STEP:
+        at, event = float(record.pop("at")), JournalEvent(record.pop("event"))
+        if event is JournalEvent.STEP:
             int(record["step"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
-            f"{file}:{number} is no line of a journal: {line[:60]!r}",
+            f"{file}:{number} is not a journal line: {line[:60]!r}",
             remedy="the disk may have lost it: roll back by hand with tritonctl rollout abort, "
-            "and start anew",
+            "and start again",
             details=str(error),
         ) from error
-    return Entry(at, event, record)
+    return JournalEntry(at, event, record)
 
 
 def _cut_torn_line(file: IO[bytes]) -> None:
-    """Of a write that a crash has cut: what it says was never done."""
+    """Remove the rest of a write that a crash interrupted; its action never started."""
     file.seek(0)
     content = file.read()
-    whole = content.rfind(b"\n") + 1
-    if whole != len(content):
-        file.truncate(whole)
+    complete_bytes = content.rfind(b"\n") + 1
+    if complete_bytes != len(content):
+        file.truncate(complete_bytes)
         os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new file's name outlives a crash, too; other systems do so by themselves."""
+    """Make a new file's name durable; other systems do so by themselves."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One question that was asked of stable twice and of the candidate once, in numbers.
+"""Measure one question that stable answered twice and the candidate once.
 
-Nothing here quotes a prompt or an answer, so it may be written down.
+A measurement quotes no prompt and no answer, so it may be stored.
 """
 
 from __future__ import annotations
@@ -12,49 +12,46 @@ from typing import Any
 
 from tritonctl.rollout.differences import (
     Answer,
-    Labels,
-    Order,
-    Refused,
-    Rows,
-    Text,
-    Vector,
+    LabelsAnswer,
+    RefusedAnswer,
+    RowsAnswer,
+    ScoresAnswer,
+    TextAnswer,
+    VectorAnswer,
     cosine,
-    disorder,
     distance,
     distances,
     first_divergence,
+    kendall_distance,
     log_prob_difference,
 )
 
-# Of stable with itself, and with the candidate; None: there is nothing to measure.
+# A figure for stable with itself, and with the candidate; None: not measurable.
 Pair = tuple[float | None, float | None]
 FIRST, LOG_PROBS, COSINE, TAU, SCORE = "first_token", "log_probs", "cosine", "tau", "score"
-_SEEN = 0.1  # a distance of vectors that a reader would see: a cosine of 0.999
+_VISIBLE_DISTANCE = 0.1  # of vectors: a cosine of 0.999
 
 
 @dataclass(frozen=True)
-class Times:
-    """Milliseconds of stable's first answer, its second, the candidate's. None: it has no tokens.
+class AnswerTimes:
+    """Milliseconds of stable's first answer, its second, and the candidate's."""
 
-    first: until the first token; whole: until the end.
-    """
-
-    first: tuple[float | None, float | None, float | None]
-    whole: tuple[float, float, float]
+    first: tuple[float | None, float | None, float | None]  # until the first token, if any
+    complete: tuple[float, float, float]  # until the end
 
 
 @dataclass(frozen=True)
-class Timed:
-    """An answer; the milliseconds until its first token came, if it has any, and its end."""
+class TimedAnswer:
+    """An answer with the milliseconds until its first token, if it has tokens, and its end."""
 
     answer: Answer
     first_ms: float | None
     whole_ms: float
 
 
-def times_of(first: Timed, second: Timed, candidate: Timed) -> Times:
-    """Of stable's two answers and the candidate's."""
-    return Times(
+def answer_times(first: TimedAnswer, second: TimedAnswer, candidate: TimedAnswer) -> AnswerTimes:
+    """Collect the times of stable's two answers and the candidate's."""
+    return AnswerTimes(
         (_rounded(first.first_ms), _rounded(second.first_ms), _rounded(candidate.first_ms)),
         (round(first.whole_ms, 3), round(second.whole_ms, 3), round(candidate.whole_ms, 3)),
     )
@@ -65,107 +62,105 @@ def _rounded(value: float | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """noise: between stable's two answers; candidate: of both to the candidate's; 0 to 1.
+class Measurement:
+    """The distances and figures of one question."""
 
-    differs: whether a reader would see it: of stable with itself, and with the candidate. figures:
-    by the names above. note: what differs, in a few words.
-    """
-
-    noise: float
-    candidate: float
-    differs: tuple[bool, bool]
-    note: str
-    figures: Mapping[str, Pair] = field(default_factory=dict)
-    times: Times | None = None
+    noise: float  # distance of stable's two answers, 0 to 1
+    candidate: float  # mean distance of both to the candidate's answer, 0 to 1
+    differs: tuple[bool, bool]  # visibly: stable from itself, and from the candidate
+    note: str  # the difference in a few words
+    figures: Mapping[str, Pair] = field(default_factory=dict)  # by the names above
+    times: AnswerTimes | None = None
 
 
-def measured(
-    first: Answer, second: Answer, candidate: Answer, times: Times | None = None
-) -> Measured:
-    """Of stable's two answers and the candidate's."""
-    apart = distances(first, second, candidate)
-    return Measured(
-        apart.noise,
-        apart.candidate,
+def measure_answers(
+    first: Answer, second: Answer, candidate: Answer, times: AnswerTimes | None = None
+) -> Measurement:
+    """Measure stable's two answers and the candidate's."""
+    answer_distances = distances(first, second, candidate)
+    return Measurement(
+        answer_distances.noise,
+        answer_distances.candidate,
         (_differ(first, second), _differ(first, candidate)),
-        note(first, candidate),
+        difference_note(first, candidate),
         {
             name: (_figure(name, first, second), _figure(name, first, candidate))
             for name, kind in _KINDS.items()
-            if isinstance(_one(first), kind)
+            if isinstance(_first_row(first), kind)
         },
         times,
     )
 
 
-def note(first: Answer, candidate: Answer) -> str:
-    """What differs, in a few words that quote nothing."""
+def difference_note(first: Answer, candidate: Answer) -> str:
+    """Describe the difference in a few words that quote nothing."""
     words = "another kind of answer"
     match first, candidate:
-        case Text(), Text():
-            place = first_divergence(first, candidate)
+        case TextAnswer(), TextAnswer():
+            index = first_divergence(first, candidate)
             lengths = len(first.token_ids), len(candidate.token_ids)
-            where = "the text alone" if place is None else f"token {place + 1}"
-            words = f"{where}; {lengths[0]} and {lengths[1]} tokens"
-        case Vector(), Vector():
+            position = "the text alone" if index is None else f"token {index + 1}"
+            words = f"{position}; {lengths[0]} and {lengths[1]} tokens"
+        case VectorAnswer(), VectorAnswer():
             words = f"cosine {cosine(first, candidate):.4f}"
-        case Order(), Order():
+        case ScoresAnswer(), ScoresAnswer():
             words = f"Kendall's tau {_tau(first, candidate):.3f}"
-        case Labels(), Labels():
+        case LabelsAnswer(), LabelsAnswer():
             words = "another label"
-        case Rows(), Rows():
+        case RowsAnswer(), RowsAnswer():
             pairs = zip(first.answers, candidate.answers, strict=False)
-            differ = sum(_differ(mine, theirs) for mine, theirs in pairs)
+            differ = sum(_differ(first_row, candidate_row) for first_row, candidate_row in pairs)
             words = f"{differ} of {len(first.answers)} rows"
-        case Refused(), _:
-            words = f"stable: {first.why}"
-        case _, Refused():
-            words = f"candidate: {candidate.why}"
+        case RefusedAnswer(), _:
+            words = f"stable: {first.reason}"
+        case _, RefusedAnswer():
+            words = f"candidate: {candidate.reason}"
     return words
 
 
-def _differ(one: Answer, other: Answer) -> bool:
-    """Whether a reader would see it: vectors from a cosine of 0.999 on."""
-    return distance(one, other) > (_SEEN if isinstance(_one(one), Vector) else 0.0)
+def _differ(first: Answer, second: Answer) -> bool:
+    """Whether a reader would notice the difference; for vectors, a cosine below 0.999."""
+    return distance(first, second) > (
+        _VISIBLE_DISTANCE if isinstance(_first_row(first), VectorAnswer) else 0.0
+    )
 
 
-def _one(answer: Answer) -> Answer:
-    """The first row of several: they are of one kind."""
-    return answer.answers[0] if isinstance(answer, Rows) else answer
+def _first_row(answer: Answer) -> Answer:
+    """The first row, or the answer itself: all rows have one kind."""
+    return answer.answers[0] if isinstance(answer, RowsAnswer) else answer
 
 
-def _first(one: Text, other: Text) -> float | None:
-    return first_divergence(one, other)
+def _token_divergence(first: TextAnswer, second: TextAnswer) -> float | None:
+    return first_divergence(first, second)
 
 
-def _log_probs(one: Text, other: Text) -> float | None:
-    return log_prob_difference(one, other)
+def _log_probs(first: TextAnswer, second: TextAnswer) -> float | None:
+    return log_prob_difference(first, second)
 
 
-def _cosine(one: Vector, other: Vector) -> float:
-    return cosine(one, other)
+def _cosine(first: VectorAnswer, second: VectorAnswer) -> float:
+    return cosine(first, second)
 
 
-def _tau(one: Order, other: Order) -> float:
-    return 1 - 2 * disorder(one.scores, other.scores)
+def _tau(first: ScoresAnswer, second: ScoresAnswer) -> float:
+    return 1 - 2 * kendall_distance(first.scores, second.scores)
 
 
-def _score(one: Labels, other: Labels) -> float | None:
-    scores = dict(zip(other.names, other.scores, strict=True))
-    best = next(iter(one.names), None)
-    return None if best is None else abs(one.scores[0] - scores.get(best, 0.0))
+def _score(first: LabelsAnswer, second: LabelsAnswer) -> float | None:
+    scores = dict(zip(second.names, second.scores, strict=True))
+    best = next(iter(first.names), None)
+    return None if best is None else abs(first.scores[0] - scores.get(best, 0.0))
 
 
 _KINDS: Mapping[str, type[Any]] = {
-    FIRST: Text,
-    LOG_PROBS: Text,
-    COSINE: Vector,
-    TAU: Order,
-    SCORE: Labels,
+    FIRST: TextAnswer,
+    LOG_PROBS: TextAnswer,
+    COSINE: VectorAnswer,
+    TAU: ScoresAnswer,
+    SCORE: LabelsAnswer,
 }
 _MEASURES: Mapping[str, Callable[[Any, Any], float | None]] = {
-    FIRST: _first,
+    FIRST: _token_divergence,
     LOG_PROBS: _log_probs,
     COSINE: _cosine,
     TAU: _tau,
@@ -173,14 +168,14 @@ _MEASURES: Mapping[str, Callable[[Any, Any], float | None]] = {
 }
 
 
-def _figure(name: str, one: Answer, other: Answer) -> float | None:
-    """Of two answers of one kind; the mean over rows."""
-    if isinstance(one, Rows) and isinstance(other, Rows):
-        pairs = zip(one.answers, other.answers, strict=False)
-        found = [_figure(name, mine, theirs) for mine, theirs in pairs]
-        known = [value for value in found if value is not None]
-        return sum(known) / len(known) if known else None
+def _figure(name: str, first: Answer, second: Answer) -> float | None:
+    """Compute a figure for two answers of one kind; the mean over rows."""
+    if isinstance(first, RowsAnswer) and isinstance(second, RowsAnswer):
+        pairs = zip(first.answers, second.answers, strict=False)
+        row_figures = [_figure(name, first_row, second_row) for first_row, second_row in pairs]
+        figures = [value for value in row_figures if value is not None]
+        return sum(figures) / len(figures) if figures else None
     kind = _KINDS[name]
-    if not isinstance(one, kind) or not isinstance(other, kind):
+    if not isinstance(first, kind) or not isinstance(second, kind):
         return None
-    return _MEASURES[name](one, other)
+    return _MEASURES[name](first, second)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rollout as one HTML file that needs nothing else: every decision with its figures."""
+"""A rollout as one self-contained HTML file: every decision with its figures."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tritonctl.host.version import __version__
-from tritonctl.rollout.journal import Entry, Event
-from tritonctl.rollout.standing import Rollout
+from tritonctl.rollout.journal import JournalEntry, JournalEvent
+from tritonctl.rollout.status import RolloutStatus
 
 _TEMPLATE = "rollout.html.j2"
-_MOST_ROWS = 400
+_MAX_ROWS = 400
 _WIDTH, _HEIGHT = 900, 160
 
 
-def rollout_page(rollout: Rollout) -> str:
-    """The page. Texts of the journal are escaped."""
+def rollout_page(rollout: RolloutStatus) -> str:
+    """Render the page; texts from the journal are escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -30,14 +30,20 @@ def rollout_page(rollout: Rollout) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    decisions = [one for one in rollout.entries if one.event is Event.DECISION]
-    moved = next((one.at for one in rollout.entries if one.event is Event.STEP), math.inf)
+    decisions = [entry for entry in rollout.entries if entry.event is JournalEvent.DECISION]
+    first_move_at = next(
+        (entry.at for entry in rollout.entries if entry.event is JournalEvent.STEP), math.inf
+    )
     return environment.get_template(_TEMPLATE).render(
         rollout=rollout,
-        about=rollout.state.about,
-        settings=rollout.state.about.get("settings", {}),
-        events=[_event(one) for one in rollout.entries if one.event is not Event.DECISION],
-        decisions=[_decision(one, moved=one.at >= moved) for one in _spread(decisions)],
+        about=rollout.state.details,
+        settings=rollout.state.details.get("settings", {}),
+        events=[
+            _event(entry) for entry in rollout.entries if entry.event is not JournalEvent.DECISION
+        ],
+        decisions=[
+            _decision(entry, moved=entry.at >= first_move_at) for entry in _sampled(decisions)
+        ],
         count=len(decisions),
         curve=_curve(decisions),
         size=(_WIDTH, _HEIGHT),
@@ -45,30 +51,34 @@ def rollout_page(rollout: Rollout) -> str:
     )
 
 
-def _spread(decisions: Sequence[Entry]) -> Sequence[Entry]:
-    """All of them, or as many as one reads: each nth, and the last."""
-    nth = math.ceil(len(decisions) / _MOST_ROWS) or 1
+def _sampled(decisions: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
+    """Every nth decision and the last, if there are too many to read."""
+    nth = math.ceil(len(decisions) / _MAX_ROWS) or 1
     return decisions[(len(decisions) - 1) % nth :: nth]
 
 
-def _event(entry: Entry) -> dict[str, str]:
-    about = entry.about
-    what = {
-        Event.STEP: f"{about.get('share', 0):g} % of the users",
-        Event.MOVED: f"confirmed by the gateway: {'yes' if about.get('confirmed') else 'no'}, "
-        f"{about.get('seconds', 0)} s",
+def _event(entry: JournalEntry) -> dict[str, str]:
+    about = entry.details
+    descriptions = {
+        JournalEvent.STEP: f"{about.get('share', 0):g} % of the users",
+        JournalEvent.MOVED: "confirmed by the gateway: "
+        f"{'yes' if about.get('confirmed') else 'no'}, {about.get('seconds', 0)} s",
     }
-    said = what.get(entry.event, str(about.get("reason", "")))
-    return {"at": _time(entry.at), "event": entry.event.value.replace("_", " "), "what": said}
-
-
-def _decision(entry: Entry, *, moved: bool) -> dict[str, Any]:
-    """moved: whether any user is the candidate's by then."""
-    figures = entry.about.get("figures", {})
+    description = descriptions.get(entry.event, str(about.get("reason", "")))
     return {
         "at": _time(entry.at),
-        "standing": entry.about.get("standing", ""),
-        "reason": entry.about.get("reason", ""),
+        "event": entry.event.value.replace("_", " "),
+        "what": description,
+    }
+
+
+def _decision(entry: JournalEntry, *, moved: bool) -> dict[str, Any]:
+    """A row of the page. moved: whether the candidate has users by then."""
+    figures = entry.details.get("figures", {})
+    return {
+        "at": _time(entry.at),
+        "standing": entry.details.get("standing", ""),
+        "reason": entry.details.get("reason", ""),
         "share": figures.get("share") if moved else 0.0,
         **{name: figures.get(name) for name in ("total", "candidate", "stable")},
         "evidence": figures.get("evidence", {}),
@@ -79,12 +89,16 @@ def _time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _curve(decisions: Sequence[Entry]) -> str:
-    """Points of the evidence over time, on a scale of logarithms from 0.01 to the limit."""
+def _curve(decisions: Sequence[JournalEntry]) -> str:
+    """Points of the evidence over time, on a logarithmic scale from 0.01 to the limit."""
     points = [
-        (one.at, float(one.about["figures"]["total"]), float(one.about["figures"]["limit"]))
-        for one in _spread(decisions)
-        if {"total", "limit"} <= {*one.about.get("figures", {})}
+        (
+            decision.at,
+            float(decision.details["figures"]["total"]),
+            float(decision.details["figures"]["limit"]),
+        )
+        for decision in _sampled(decisions)
+        if {"total", "limit"} <= {*decision.details.get("figures", {})}
     ]
     if not points:
         return ""
@@ -97,6 +111,6 @@ def _curve(decisions: Sequence[Entry]) -> str:
 
 
 def _height(total: float, limit: float) -> float:
-    """0 at a hundredth of 1 and below, 1 at the limit and above."""
-    whole = math.log10(limit) + 2
-    return min(1.0, max(0.0, (math.log10(max(total, 1e-9)) + 2) / whole))
+    """The height from 0 (0.01 and below) to 1 (the limit and above)."""
+    scale = math.log10(limit) + 2
+    return min(1.0, max(0.0, (math.log10(max(total, 1e-9)) + 2) / scale))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of pods, through connections that the user's kubectl keeps: a component's as one.
+"""Metrics of pod groups, over connections that the user's kubectl keeps open.
 
-A component's counters are the sums of its pods'. One that does not answer makes the whole unknown:
-a sum without it would look like a restart. A pod belongs to it once it has been ready; what one had
-counted that was taken away, by an autoscaler or a node's drain, stays counted.
+A group's counters are the sums over its pods. If one pod does not answer, the sum is unknown: a sum
+without it would look like a restart. A pod belongs to the group once it has been ready. Counts of
+pods that an autoscaler or a node drain removed stay in the sum.
 """
 
 from __future__ import annotations
@@ -15,160 +15,175 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.metrics import Metrics, added, scrape
-from tritonctl.server.kubernetes.demand import has_ended
-from tritonctl.server.kubernetes.forwarding import Forward, port_forward
-from tritonctl.server.kubernetes.installation import is_ready
-from tritonctl.server.kubernetes.installed import Installed
-from tritonctl.server.kubernetes.kubectl import Object
-from tritonctl.server.kubernetes.lasting import Lost
-from tritonctl.server.kubernetes.refusals import ClusterError, Reason
-from tritonctl.server.kubernetes.slots import in_slot
-from tritonctl.server.kubernetes.troubles import restarts
-from tritonctl.server.slots import Slot
+from tritonctl.protocol.metrics import Metrics, merge_scrapes, scrape
+from tritonctl.releases.slots import Slot
+from tritonctl.runtimes.kubernetes.api_errors import ClusterError, ClusterErrorReason
+from tritonctl.runtimes.kubernetes.counter_carryover import CounterCarryover
+from tritonctl.runtimes.kubernetes.diagnostics import restart_count
+from tritonctl.runtimes.kubernetes.forwarding import PortForward, port_forward
+from tritonctl.runtimes.kubernetes.installation import is_ready
+from tritonctl.runtimes.kubernetes.kubectl import Object
+from tritonctl.runtimes.kubernetes.live_installation import SlotInstallation
+from tritonctl.runtimes.kubernetes.resource_requests import is_finished
+from tritonctl.runtimes.kubernetes.slots import name_in_slot
 
-# The way to the cluster fails, not the service, which goes on.
-AWAY = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.UNAUTHORIZED})
-_LIST_SECONDS = 2.0  # between two looks at which pods there are
+# The connection to the cluster fails; the service itself continues.
+UNREACHABLE_REASONS = frozenset(
+    {ClusterErrorReason.UNREACHABLE, ClusterErrorReason.TIMEOUT, ClusterErrorReason.UNAUTHORIZED}
+)
+_LIST_SECONDS = 2.0  # between two listings of the pods
 
 
-class Reach:
-    """Whether the cluster is reached, and a clock that stands still while it is not.
+class ClusterConnectivity:
+    """Whether the cluster is reachable, and a clock that pauses while it is not.
 
-    Nothing can be moved then, and nothing is known: no version is silent for that.
+    The pause keeps a version from counting as silent while only the connection fails.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lost: float | None = None
-        self._away = 0.0
+        self._unreachable_since: float | None = None
+        self._paused_seconds = 0.0
         self.problem = ""
 
     def clock(self) -> float:
-        """Seconds, without those when it was not reached."""
-        return (self._clock() if self._lost is None else self._lost) - self._away
+        """Return the seconds without unreachable times."""
+        return (
+            self._clock() if self._unreachable_since is None else self._unreachable_since
+        ) - self._paused_seconds
 
-    def lost(self, problem: str) -> None:
-        """It was asked, and has not answered."""
-        if self._lost is None:
-            self._lost = self._clock()
+    def mark_unreachable(self, problem: str) -> None:
+        """Record that the cluster did not answer."""
+        if self._unreachable_since is None:
+            self._unreachable_since = self._clock()
         self.problem = problem
 
-    def found(self) -> None:
-        """It has answered."""
-        if self._lost is not None:
-            self._away += self._clock() - self._lost
-        self._lost, self.problem = None, ""
+    def mark_reached(self) -> None:
+        """Record that the cluster answered."""
+        if self._unreachable_since is not None:
+            self._paused_seconds += self._clock() - self._unreachable_since
+        self._unreachable_since, self.problem = None, ""
 
     @property
-    def seconds(self) -> float:
-        """Since when it is not reached; 0 if it is."""
-        return 0.0 if self._lost is None else self._clock() - self._lost
+    def unreachable_seconds(self) -> float:
+        """How long the cluster has been unreachable; 0 if it is reachable."""
+        return 0.0 if self._unreachable_since is None else self._clock() - self._unreachable_since
 
 
-class Component:
-    """Pods with the same label, and a port of each that is kept connected."""
+class PodGroup:
+    """Pods with the same label, with an open connection to a port of each."""
 
     def __init__(
-        self, installed: Installed, part: str, slot: Slot, port: int, reach: Reach
+        self,
+        installed: SlotInstallation,
+        part: str,
+        slot: Slot,
+        port: int,
+        reach: ClusterConnectivity,
     ) -> None:
         self._installed, self._reach = installed, reach
         self._part, self._slot, self._port = part, slot, port
-        self._gone = Lost(fallen=False)  # a server that starts again is to be seen
+        self._removed_counters = CounterCarryover(
+            count_resets=False
+        )  # a restarted server must be visible
         self._pods: dict[str, Object] = {}  # by uid, once they have been ready
-        self._forwards: dict[str, tuple[Forward, ExitStack]] = {}
+        self._forwards: dict[str, tuple[PortForward, ExitStack]] = {}
         self._listed = float("-inf")
 
     def metrics(self, path: str, seconds: float) -> dict[str, Metrics]:
-        """Of each pod, by its uid. Raises ServerError where not all are known."""
-        self._look()
+        """Scrape each pod, by uid. Raises ServerError if any does not answer."""
+        self._refresh_pods()
         if not self._pods:
             raise ServerError(
-                f"no pod of {in_slot(self._part, self._slot)} is ready",
+                f"no pod of {name_in_slot(self._part, self._slot)} is ready",
                 remedy=f"`kubectl{self._installed.kubectl.flags} get pods` shows why",
             )
-        return {uid: self._scraped(uid, path, seconds) for uid in self._pods}
+        return {uid: self._scrape_pod(uid, path, seconds) for uid in self._pods}
 
     def total(self, path: str, seconds: float) -> Metrics:
-        """Of all, also of those that are gone. Raises ServerError where not all are known."""
-        found = self.metrics(path, seconds)
-        return added([*found.values(), self._gone.until(found)])
+        """Sum the metrics of all pods, removed ones included. Raises ServerError as `metrics`."""
+        metrics_by_pod = self.metrics(path, seconds)
+        return merge_scrapes(
+            [*metrics_by_pod.values(), self._removed_counters.update(metrics_by_pod)]
+        )
 
-    def kept(self) -> list[list[Any]]:
-        """What those had counted that are gone, as JSON holds it."""
-        return self._gone.kept()
+    def saved_state(self) -> list[list[Any]]:
+        """Return the counts of removed pods, as JSON values."""
+        return self._removed_counters.to_record()
 
-    def restore(self, kept: Sequence[Any]) -> None:
-        """What an earlier one has kept."""
-        self._gone.restore(kept)
+    def restore(self, saved: Sequence[Any]) -> None:
+        """Restore the `saved_state` of an earlier group."""
+        self._removed_counters.restore(saved)
 
     def restarts(self) -> int:
-        """Of containers in pods that are there, as of the last look."""
-        return sum(restarts(pod) for pod in self._pods.values())
+        """Count container restarts in current pods, as of the last listing."""
+        return sum(restart_count(pod) for pod in self._pods.values())
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for uid in list(self._forwards):
-            self._cut(uid)
+            self._disconnect(uid)
 
-    def _look(self) -> None:
-        if time.monotonic() - self._listed < _LIST_SECONDS and self._reach.seconds == 0:
+    def _refresh_pods(self) -> None:
+        if time.monotonic() - self._listed < _LIST_SECONDS and self._reach.unreachable_seconds == 0:
             return
         try:
             pods = self._installed.pods_of(self._part, self._slot)
         except ClusterError as error:
-            if error.reason in AWAY:
-                self._reach.lost(error.problem)
+            if error.reason in UNREACHABLE_REASONS:
+                self._reach.mark_unreachable(error.problem)
             raise ServerError(error.problem, remedy=error.remedy) from error
-        self._reach.found()
+        self._reach.mark_reached()
         self._listed = time.monotonic()
-        there = {pod["metadata"]["uid"]: pod for pod in pods if not _is_leaving(pod)}
-        self._pods = {uid: pod for uid, pod in there.items() if uid in self._pods or is_ready(pod)}
+        live_pods = {pod["metadata"]["uid"]: pod for pod in pods if not _is_leaving(pod)}
+        self._pods = {
+            uid: pod for uid, pod in live_pods.items() if uid in self._pods or is_ready(pod)
+        }
         for uid in self._forwards.keys() - self._pods.keys():
-            self._cut(uid)
+            self._disconnect(uid)
 
-    def _scraped(self, uid: str, path: str, seconds: float) -> Metrics:
+    def _scrape_pod(self, uid: str, path: str, seconds: float) -> Metrics:
         forward = self._forwards.get(uid)
         if forward is None or not forward[0].alive:
-            self._cut(uid)
-            forward = self._connected(uid)
+            self._disconnect(uid)
+            forward = self._connect(uid)
         try:
             return scrape(f"http://{forward[0].address}{path}", seconds)
         except ServerError:
-            self._cut(uid)  # the next look connects anew
+            self._disconnect(uid)  # the next scrape reconnects
             self._listed = float("-inf")
             raise
 
-    def _connected(self, uid: str) -> tuple[Forward, ExitStack]:
+    def _connect(self, uid: str) -> tuple[PortForward, ExitStack]:
         pod = self._pods[uid]["metadata"]["name"]
         with ExitStack() as stack:
             try:
-                made = stack.enter_context(
+                forward = stack.enter_context(
                     port_forward(self._installed.kubectl, f"pod/{pod}", self._port)
                 )
             except ClusterError as error:
                 self._listed = float("-inf")
                 raise ServerError(error.problem, remedy=error.remedy) from error
-            self._forwards[uid] = (made, stack.pop_all())
+            self._forwards[uid] = (forward, stack.pop_all())
         return self._forwards[uid]
 
-    def _cut(self, uid: str) -> None:
-        if (found := self._forwards.pop(uid, None)) is not None:
-            found[1].close()
+    def _disconnect(self, uid: str) -> None:
+        if (forward_and_stack := self._forwards.pop(uid, None)) is not None:
+            forward_and_stack[1].close()
 
 
-class Pods:
-    """`scrape` for URLs whose host is a component: what all its pods say, added up."""
+class PodMetrics:
+    """`scrape` for URLs whose host names a pod group: the sum over its pods."""
 
-    def __init__(self, components: dict[str, Component]) -> None:
+    def __init__(self, components: dict[str, PodGroup]) -> None:
         self._components = components
 
     def scrape(self, url: str, seconds: float) -> Metrics:
-        """Raises ServerError where not all is known."""
+        """Scrape the group. Raises ServerError if any pod does not answer."""
         parts = urlsplit(url)
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         return self._components[parts.hostname or ""].total(path, seconds)
 
 
 def _is_leaving(pod: Object) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp")) or has_ended(pod)
+    return bool(pod["metadata"].get("deletionTimestamp")) or is_finished(pod)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequential tests that may be looked at every second: betting against "the candidate is no worse".
+"""Anytime-valid sequential tests: bet against "the candidate is not worse" every second.
 
-Every test here sees a difference between candidate and stable whose mean, given the past, is at
-most 0 when the candidate is no worse, and bets on it. Who bets against a true hypothesis cannot
-expect to gain: the wealth is a nonnegative supermartingale that starts at 1, and it ever reaches
-1 / a with probability a at most (Ville 1939), whenever one looks and whenever one stops. No
-distribution is assumed. What is assumed is said at each test.
+Each test observes a difference between candidate and stable whose mean, given the past, is at most
+0 if the candidate is not worse, and bets on it. A bet against a true hypothesis cannot expect to
+gain: the wealth is a nonnegative supermartingale that starts at 1, and it ever reaches 1 / a with
+probability at most a (Ville 1939), for any time of looking or stopping. No distribution is assumed;
+each test states its assumptions.
 
 Sources: J. Ville, "Étude critique de la notion de collectif" (1939). A. Wald, "Sequential tests of
 statistical hypotheses", Ann. Math. Stat. 16 (1945). I. Waudby-Smith, A. Ramdas, "Estimating means
@@ -13,11 +13,11 @@ of bounded random variables by betting", JRSS B 86 (2024): the bets on bounded d
 S. Howard, A. Ramdas, J. McAuliffe, J. Sekhon, "Time-uniform, nonparametric, nonasymptotic
 confidence sequences", Ann. Stat. 49 (2021): mixtures over the size of the effect. M. Lindon,
 A. Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022: failures given their
-total, whatever the rate does meanwhile. J. Shin, A. Ramdas, A. Rinaldo, "E-detectors", NEJSDS 2
-(2024): a fault that begins late. V. Vovk, R. Wang, "E-values: calibration, combination and
-applications", Ann. Stat. 49 (2021): the weighted mean of e-values is one.
+total, for any course of the rate. J. Shin, A. Ramdas, A. Rinaldo, "E-detectors", NEJSDS 2 (2024): a
+fault that starts late. V. Vovk, R. Wang, "E-values: calibration, combination and applications",
+Ann. Stat. 49 (2021): the weighted mean of e-values is an e-value.
 
-`KEPT` is what a new process needs of a test to go on with it: `evidence`.
+`PERSISTED` names the attributes that `evidence` saves for a new process.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-# How the stake of a test is spread over the sizes of the fault: (size, share).
+# The stake of a test, spread over sizes of the fault: (size, share).
 _ODDS = ((1.7, 0.06), (6.0, 0.47), (30.0, 0.47))
 _FRACTIONS = ((0.2, 0.2), (0.55, 0.35), (0.95, 0.45))
-AT_ONCE = 0.9  # of the stake; the rest is bet bit by bit, on faults that begin later
-LATER = 0.003  # of what is left, at each bet
-MOST = 1e100  # beyond, a wealth no longer grows: what is decided is decided
+INITIAL_STAKE = 0.9  # of the stake; the remainder is bet bit by bit, on faults that start later
+STAKE_RATE = 0.003  # of the remaining stake, at each bet
+MAX_WEALTH = 1e100  # upper limit: more evidence changes no decision
 
 
 class Wealth:
-    """What betting against a hypothesis has made of 1, with several sizes of bets at once.
+    """The wealth of bets against a hypothesis, starting at 1, with several sizes of bets.
 
-    `shares` sum to 1: of the stake, for each size. Most of it is bet from the first time on, the
-    rest little by little: without it, a long healthy time would lose what a late fault needs.
+    `shares` of the stake per size sum to 1. Most of the stake is bet from the start, the remainder
+    bit by bit: otherwise a long healthy time would lose the stake that a late fault needs.
     """
 
-    KEPT = ("_bet", "_kept")
+    PERSISTED = ("_bet", "_kept")
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._shares = tuple(shares)
-        self._bet = [AT_ONCE * share for share in shares]
-        self._kept = 1 - AT_ONCE
+        self._bet = [INITIAL_STAKE * share for share in shares]
+        self._kept = 1 - INITIAL_STAKE
 
     @property
     def evidence(self) -> float:
-        """Against the hypothesis, an e-value: 1 at first, 100 once in 100 times if it is true."""
+        """An e-value: 1 at first; it reaches 100 once in 100 times if the hypothesis is true."""
         return self._kept + sum(self._bet)
 
     def settle(self, factors: Sequence[float]) -> None:
-        """A bet of each size is multiplied by this; each >= 0 and of mean <= 1 if it is true."""
-        more = self._kept * LATER
-        self._kept -= more
+        """Multiply the bet of each size; factors are >= 0, with mean <= 1 under the hypothesis."""
+        new_stake = self._kept * STAKE_RATE
+        self._kept -= new_stake
         self._bet = [
-            min(MOST, (bet + more * share) * factor)
+            min(MAX_WEALTH, (bet + new_stake * share) * factor)
             for bet, share, factor in zip(self._bet, self._shares, factors, strict=True)
         ]
 
 
-class Failures:
-    """Whether requests of the candidate fail more often than those of stable, at any shares.
+class FailureTest:
+    """Tests whether the candidate's requests fail more often than stable's, at any share.
 
-    Given the failures of a moment, the candidate's share of them has its share of the requests as
-    its mean if it is no worse, whatever made both fail just then. Assumed: within a moment, a
-    failure hits any request alike. A moment is one bet, however many fail in it: a burst that hits
-    the candidate once is not evidence enough by itself.
+    If the candidate is not worse, its expected share of an interval's failures equals its share of
+    the requests, for any common cause of failures. Assumption: within an interval, a failure hits
+    every request with equal probability. An interval is one bet, however many requests fail: one
+    burst on the candidate is not enough evidence.
     """
 
-    KEPT = ("_wealth",)
+    PERSISTED = ("_wealth",)
 
     def __init__(self) -> None:
         self._wealth = Wealth([share for _, share in _ODDS])
@@ -83,7 +83,7 @@ class Failures:
         return self._wealth.evidence
 
     def update(self, candidate: tuple[int, int], stable: tuple[int, int]) -> None:
-        """Of each group, the failures and the requests that ended in this moment."""
+        """Add an interval: failures and finished requests of each version."""
         (failed, requests), (stable_failed, stable_requests) = candidate, stable
         failures, total = failed + stable_failed, requests + stable_requests
         if not failures or not requests or not stable_requests:
@@ -98,13 +98,13 @@ class Failures:
         )
 
 
-class FailuresAlone:
-    """Whether more than a stated share of the candidate's requests fail: nothing to compare with.
+class AbsoluteFailureTest:
+    """Tests whether more than a stated share of the candidate's requests fail, without stable.
 
     For the last step, when stable has no requests.
     """
 
-    KEPT = ("_wealth",)
+    PERSISTED = ("_wealth",)
 
     def __init__(self) -> None:
         self._wealth = Wealth([share for _, share in _FRACTIONS])
@@ -114,24 +114,23 @@ class FailuresAlone:
         """An e-value against "at most this share fails"."""
         return self._wealth.evidence
 
-    def update(self, failed: int, requests: int, most: float) -> None:
-        """What ended in this moment. most: the share that is no fault, above 0, known before."""
+    def update(self, failed: int, requests: int, max_rate: float) -> None:
+        """Add an interval. `max_rate` is the tolerated share, above 0, known beforehand."""
         if requests:
-            gain = (failed / requests - most) / most
+            gain = (failed / requests - max_rate) / max_rate
             self._wealth.settle([1 + fraction * gain for fraction, _ in _FRACTIONS])
 
 
-class Divergence:
-    """Whether the candidate's answers differ from stable's by more than stable's from themselves.
+class DivergenceTest:
+    """Tests whether the candidate's answers differ from stable's beyond stable's own noise.
 
-    Each question is asked of stable twice and of the candidate once. With a distance of 0 to 1
-    (1 where two texts differ, or less for a later difference), `noise` is between stable's two
-    answers, `candidate` the mean of both to the candidate's. Assumed: the three are alike in law
-    if the versions are; and the distance is a metric, so that noise / 2 is the least that
-    `candidate` can be. `tolerated`: by how much a candidate may differ more, 0 to 1.
+    Stable answers each question twice, the candidate once. With a distance of 0 to 1, `noise` is
+    between stable's two answers, `candidate` the mean of both to the candidate's. Assumption: equal
+    versions have equally distributed answers, and the distance is a metric, so that `candidate` is
+    at least noise / 2. `tolerated`: the additional distance that a candidate may have, 0 to 1.
     """
 
-    KEPT = ("_wealth",)
+    PERSISTED = ("_wealth",)
 
     def __init__(self, tolerated: float = 0.02) -> None:
         self._tolerated = tolerated
@@ -143,118 +142,117 @@ class Divergence:
         return self._wealth.evidence
 
     def update(self, noise: float, candidate: float) -> None:
-        """One question's distances."""
+        """Add the distances of one question."""
         gain = (candidate - noise - self._tolerated) / (0.5 + self._tolerated)
         self._wealth.settle([1 + fraction * max(gain, -1) for fraction, _ in _FRACTIONS])
 
 
-class Growth:
-    """Whether a figure such as a process' memory rises all the time, by more than is tolerated.
+class GrowthTest:
+    """Tests whether a figure, such as a process' memory, rises steadily beyond the tolerance.
 
-    A window is 13 blocks of `block` samples, and rises if hardly any two of its blocks' means are
-    out of order. In a figure that only varies, any order of the blocks is as likely, and so few
-    inversions have a chance of 1 in 11 million. Windows overlap, each in one of four tests that
-    share the stake. `tolerated`: growth within a window that is none, as a share of where it began;
-    `least`: the same in the figure's own unit.
+    A window is 13 blocks of `block` samples; it rises if hardly any two block means are out of
+    order. If the figure only varies, every order of the blocks is equally likely, and so few
+    inversions have a probability of 1 in 11 million. Windows overlap; each belongs to one of four
+    tests that share the stake. `tolerated`: acceptable growth in a window, relative to its start;
+    `min_growth`: the same in the figure's unit.
     """
 
-    KEPT = ("_samples", "_seen", "_wealth")
-    _BLOCKS, _MOST_INVERSIONS, _PHASES, _STAKE = 13, 3, 4, 0.005
+    PERSISTED = ("_samples", "_seen", "_wealth")
+    _BLOCKS, _MAX_INVERSIONS, _PHASES, _STAKE = 13, 3, 4, 0.005
 
-    def __init__(self, block: int = 2, tolerated: float = 0.02, least: float = 0.0) -> None:
-        self._tolerated, self._least = tolerated, least
+    def __init__(self, block: int = 2, tolerated: float = 0.02, min_growth: float = 0.0) -> None:
+        self._tolerated, self._min_growth = tolerated, min_growth
         self._block = block
         self._samples: list[float] = []
         self._seen = 0
         self._wealth = [1.0] * self._PHASES
-        self._gain = 1 / chance_of_inversions(self._BLOCKS, self._MOST_INVERSIONS)
+        self._gain = 1 / inversion_probability(self._BLOCKS, self._MAX_INVERSIONS)
 
     @property
     def evidence(self) -> float:
-        """Against "it does not grow"; to be added to others' evidence only by a union bound.
+        """The evidence against "it does not grow"; combine it only by a union bound.
 
-        Windows overlap, so the four tests know of each other what a wealth must not: the largest
-        of four counts, as a quarter.
+        Overlapping windows make the four tests dependent, so the largest counts, divided by four.
         """
         return max(self._wealth) / self._PHASES
 
     @property
     def window(self) -> int:
-        """How many samples it takes to tell."""
+        """The number of samples in a window."""
         return self._BLOCKS * self._block
 
     def restart(self) -> None:
-        """What comes next is no longer alike: no window has both."""
+        """Start over after a change of conditions: no window spans it."""
         self._samples = []
 
     def update(self, value: float, *, may_rise: bool = False) -> None:
-        """The next sample, at equal distances in time. may_rise: what rises now is no fault."""
+        """Add a sample, equally spaced in time. may_rise: do not count a rise now."""
         length = self.window
         self._samples = [*self._samples, value][-length:]
         self._seen += 1
-        begun, left = divmod(self._seen * self._PHASES, length)
-        if len(self._samples) < length or left >= self._PHASES:
+        windows_started, remainder = divmod(self._seen * self._PHASES, length)
+        if len(self._samples) < length or remainder >= self._PHASES:
             return
         blocks = [
             sum(self._samples[start : start + self._block]) / self._block
             for start in range(0, length, self._block)
         ]
         rises = (
-            inversions(blocks) <= self._MOST_INVERSIONS
-            and blocks[-1] - blocks[0] > max(self._least, self._tolerated * blocks[0])
+            count_inversions(blocks) <= self._MAX_INVERSIONS
+            and blocks[-1] - blocks[0] > max(self._min_growth, self._tolerated * blocks[0])
             and not may_rise
         )
-        phase = begun % self._PHASES
+        phase = windows_started % self._PHASES
         factor = 1 - self._STAKE + self._STAKE * self._gain * rises
-        self._wealth[phase] = min(MOST, self._wealth[phase] * factor)
+        self._wealth[phase] = min(MAX_WEALTH, self._wealth[phase] * factor)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Several tests of one rollout, together. `evidence`: each one's; `total`: what counts."""
+class CombinedEvidence:
+    """The combined evidence of several tests of one rollout."""
 
     total: float
-    limit: float
-    evidence: Mapping[str, float]
+    limit: float  # the total that rejects the candidate
+    evidence: Mapping[str, float]  # of each test
 
     @property
-    def rejected(self) -> bool:
-        """The candidate is worse, at the stated rate of errors."""
+    def is_rejected(self) -> bool:
+        """Whether the candidate is worse, at the stated error rate."""
         return self.total >= self.limit
 
 
-def combined(
+def combine_evidence(
     evidence: Mapping[str, float],
     weights: Mapping[str, float],
     rate: float,
-    alone: Collection[str] = (),
-) -> Verdict:
-    """Several tests of one rollout: rejected wrongly in at most `rate` of all rollouts.
+    standalone: Collection[str] = (),
+) -> CombinedEvidence:
+    """Combine the tests of one rollout; at most `rate` of all good rollouts are rejected.
 
-    The weighted sum of e-values is an e-value. weights: of each test, at most 1 together. alone:
-    those that reject only by themselves, at their share of the rate.
+    The weighted sum of e-values is an e-value. weights: per test, summing to at most 1. standalone:
+    tests that reject only by themselves, at their share of the rate.
     """
     weighted = {name: weights[name] * value for name, value in evidence.items()}
-    together = sum(value for name, value in weighted.items() if name not in alone)
-    total = max([together, *(weighted[name] for name in alone if name in weighted)])
-    return Verdict(total, 1 / rate, dict(evidence))
+    weighted_sum = sum(value for name, value in weighted.items() if name not in standalone)
+    total = max([weighted_sum, *(weighted[name] for name in standalone if name in weighted)])
+    return CombinedEvidence(total, 1 / rate, dict(evidence))
 
 
-def inversions(values: Sequence[float]) -> int:
-    """Pairs of which the earlier is not the smaller."""
+def count_inversions(values: Sequence[float]) -> int:
+    """Count the pairs whose earlier value is not smaller."""
     return sum(
-        values[one] >= values[other]
-        for one in range(len(values))
-        for other in range(one + 1, len(values))
+        values[earlier] >= values[later]
+        for earlier in range(len(values))
+        for later in range(earlier + 1, len(values))
     )
 
 
-def chance_of_inversions(length: int, most: int) -> float:
-    """That a random order of so many has at most so many inversions (Mahonian numbers)."""
+def inversion_probability(length: int, max_inversions: int) -> float:
+    """Return the probability of at most so many inversions in a random order (Mahonian numbers)."""
     counts = [1]
-    for place in range(2, length + 1):
+    for size in range(2, length + 1):
         counts = [
-            sum(counts[max(0, total - place + 1) : total + 1])
-            for total in range(len(counts) + place - 1)
+            sum(counts[max(0, total - size + 1) : total + 1])
+            for total in range(len(counts) + size - 1)
         ]
-    return sum(counts[: most + 1]) / math.factorial(length)
+    return sum(counts[: max_inversions + 1]) / math.factorial(length)

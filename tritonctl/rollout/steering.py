@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do to a rollout under way: they ask its controller, or start one that has died."""
+"""Control a running rollout: send commands to its controller, or restart a dead one."""
 
 from __future__ import annotations
 
@@ -12,53 +12,56 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tritonctl.errors import ServerError, UsageError
-from tritonctl.host.files import PRIVATE, explained, write_atomically
+from tritonctl.host.files import PRIVATE, as_host_error, create_private, write_atomically
 from tritonctl.project.schema import Project
-from tritonctl.rollout import asks
-from tritonctl.rollout.asks import Ask
-from tritonctl.rollout.journal import Phase
-from tritonctl.rollout.standing import Rollout, rollout
-from tritonctl.server.groups import routes_folder
+from tritonctl.rollout import operator_commands as asks
+from tritonctl.rollout.journal import RolloutPhase
+from tritonctl.rollout.operator_commands import OperatorCommand
+from tritonctl.rollout.status import RolloutStatus, rollout_status
+from tritonctl.runtimes.slot_servers import routes_folder
 
 LOG = "controller.log"
 _SPECIFICATION = "controller.json"
 _RESTARTS = "restarts.json"
-# Of a controller: starting Python, one look, the gateway's confirmation.
+# Covers the controller's start, one scrape, and the gateway's confirmation.
 _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
-ABORTS = frozenset({Ask.ABORT, Ask.ABORT_AT_ONCE})
+ABORT_COMMANDS = frozenset({OperatorCommand.ABORT, OperatorCommand.ABORT_AT_ONCE})
 
 
 @dataclass(frozen=True)
-class Source:
-    """Which project a controller is to load: as the command line named it."""
+class ProjectSource:
+    """The project for a controller to load, as given on the command line."""
 
     path: Path | None
     profile: str | None
     overrides: Sequence[str]
 
 
-def steer(
-    project: Project, source: Source, ask: Ask, take_back: Callable[[Rollout], object]
-) -> Rollout:
-    """Ask it of the last rollout, and wait until it is done; returns how it stands then.
+def send_command(
+    project: Project,
+    source: ProjectSource,
+    command: OperatorCommand,
+    take_back: Callable[[RolloutStatus], object],
+) -> RolloutStatus:
+    """Send a command to the last rollout and wait for its result; return the status then.
 
-    take_back: leads all users to stable, without a controller; for an abort it comes first. Raises
-    UsageError where there is nothing to ask, ServerError when no controller answers.
+    take_back: moves all users to stable without a controller; an abort calls it first. Raises
+    UsageError if the command does not apply, ServerError if no controller answers.
     """
-    found = rollout(project)
-    _refuse(found, ask)
-    if ask in ABORTS and found.state.phase is not Phase.PROMOTED:
-        take_back(found)
-    if ask is not Ask.RESUME or found.state.phase is Phase.HOLDING:
-        asks.place(found.folder, ask)
-    if found.controller is None:
-        launch(project, source, found.folder)
-    return _when_done(project, found)
+    status = rollout_status(project)
+    _refuse_invalid(status, command)
+    if command in ABORT_COMMANDS and status.state.phase is not RolloutPhase.PROMOTED:
+        take_back(status)
+    if command is not OperatorCommand.RESUME or status.state.phase is RolloutPhase.HOLDING:
+        asks.submit_command(status.folder, command)
+    if status.controller is None:
+        launch_controller(project, source, status.folder)
+    return _await_command(project, status)
 
 
-def launch(project: Project, source: Source, folder: Path) -> None:
-    """Start the controller of the rollout in `folder`, which outlives this command."""
+def launch_controller(project: Project, source: ProjectSource, folder: Path) -> None:
+    """Start the controller of the rollout in `folder`; it outlives this command."""
     specification = folder / _SPECIFICATION
     argv = [sys.executable, "-m", "tritonctl.rollout.control", str(specification)]
     record = {
@@ -73,9 +76,10 @@ def launch(project: Project, source: Source, folder: Path) -> None:
         "profile": source.profile,
         "overrides": [*source.overrides],
     }
-    with explained(folder):
+    with as_host_error(folder):
         (folder / _RESTARTS).unlink(missing_ok=True)
     write_atomically(specification, json.dumps(record, indent=2), mode=PRIVATE)
+    create_private(folder / LOG)
     subprocess.run(
         [sys.executable, "-m", "tritonctl.rollout.supervise", str(specification)],
         stdin=subprocess.DEVNULL,
@@ -84,38 +88,47 @@ def launch(project: Project, source: Source, folder: Path) -> None:
     )
 
 
-def _refuse(found: Rollout, ask: Ask) -> None:
-    state = found.state
-    over = state.ended and ask is not Ask.CLOSE
-    if over and not (ask in ABORTS and state.phase is Phase.PROMOTED and not state.closed):
-        what = "promoted" if state.phase is Phase.PROMOTED else "rolled back"
-        back = "; `tritonctl rollback` serves an older one" if what == "promoted" else ""
+def _refuse_invalid(status: RolloutStatus, command: OperatorCommand) -> None:
+    state = status.state
+    is_over = state.is_over and command is not OperatorCommand.CLOSE
+    if is_over and not (
+        command in ABORT_COMMANDS and state.phase is RolloutPhase.PROMOTED and not state.closed
+    ):
+        outcome = "promoted" if state.phase is RolloutPhase.PROMOTED else "rolled back"
+        back = (
+            "; `tritonctl releases rollback` serves an older one" if outcome == "promoted" else ""
+        )
         raise UsageError(
-            f"rollout {found.number} is over: release {state.about.get('release')} was {what}",
+            f"rollout {status.number} is over: release {state.details.get('release')} "
+            f"was {outcome}",
             remedy=f"start another one: tritonctl rollout start RELEASE{back}",
         )
-    if ask is Ask.RESUME and state.phase is not Phase.HOLDING and found.controller is not None:
+    if (
+        command is OperatorCommand.RESUME
+        and state.phase is not RolloutPhase.HOLDING
+        and status.controller is not None
+    ):
         raise UsageError(
-            f"rollout {found.number} is not paused", remedy="watch it: tritonctl rollout watch"
+            f"rollout {status.number} is not paused", remedy="watch it: tritonctl rollout watch"
         )
-    if ask is Ask.PROMOTE and not state.loaded:
+    if command is OperatorCommand.PROMOTE and not state.loaded:
         raise UsageError(
-            f"the candidate of rollout {found.number} is not loaded",
+            f"the candidate of rollout {status.number} is not loaded",
             remedy="take it back: tritonctl rollout abort",
         )
 
 
-def _when_done(project: Project, before: Rollout) -> Rollout:
+def _await_command(project: Project, previous: RolloutStatus) -> RolloutStatus:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        found = rollout(project, before.number)
-        done = not found.asked and (found.state.moved or not found.state.ended)
-        if done and (found.controller is not None or found.state.closed):
-            return found
+        status = rollout_status(project, previous.number)
+        done = not status.unfinished_commands and (status.state.moved or not status.state.is_over)
+        if done and (status.controller is not None or status.state.closed):
+            return status
         if time.monotonic() > deadline:
             raise ServerError(
-                f"the controller of rollout {before.number} has not answered in "
+                f"the controller of rollout {previous.number} has not answered in "
                 f"{_PATIENCE_SECONDS:.0f} s",
-                remedy=f"read its log: {before.folder / LOG}",
+                remedy=f"read its log: {previous.folder / LOG}",
             )
         time.sleep(_POLL_SECONDS)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a rollout's controller in the background, and starts it again when it dies.
+"""Run a rollout's controller in the background and restart it when it dies.
 
 A separate process: `python -m tritonctl.rollout.supervise SPEC.json`. It outlives the command that
-started it. If it is killed itself, the controller goes on. A controller that dies again and again
-is given up: a last program of the specification then takes the users back.
+started it. If the supervisor is killed, the controller continues. After repeated crashes the
+supervisor gives up and runs a final program of the specification, which takes the users back.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tritonctl.server.becoming import STOPPING
-from tritonctl.server.embedded.detached import detach, logging_failure, started
-from tritonctl.server.embedded.ended import status_words
-from tritonctl.server.restarts import Restarts
+from tritonctl.runtimes.embedded.detached import detach, logging_failure, start_process
+from tritonctl.runtimes.embedded.exit_record import status_words
+from tritonctl.supervision.exec_launcher import STOP_SIGNALS
+from tritonctl.supervision.restarts import Restarts
 
-# What a controller ends with that there is no need to start again: done, or another one runs.
+# Exit codes after which no restart is needed: done, or another controller runs.
 DONE, SUPERFLUOUS = 0, 75
 _LOOK_SECONDS = 0.2
 
@@ -40,27 +40,29 @@ def main(specification: Path) -> int:
 def _run(spec: dict[str, Any]) -> None:
     restarts = Restarts(Path(spec["restarts_file"]))
     while True:
-        status = _live(spec)
+        status = _run_controller(spec)
         if status in (None, DONE, SUPERFLUOUS):
             return
-        pause = restarts.crashed(status_words(status))
+        pause = restarts.record_crash(status_words(status))
         if pause is None:
-            _report(spec, f"the controller died {restarts.recent} times: users are taken back")
-            started({**spec, "argv": spec["given_up"]}, ends_with_us=False).wait()
+            _report(
+                spec, f"the controller died {restarts.recent_crashes} times: users are taken back"
+            )
+            start_process({**spec, "argv": spec["given_up"]}, die_with_parent=False).wait()
             return
         _report(spec, f"the controller died: {status_words(status)}; again in {pause:.0f} s")
-        if signal.sigtimedwait(STOPPING, pause) is not None:
+        if signal.sigtimedwait(STOP_SIGNALS, pause) is not None:
             return
 
 
-def _live(spec: dict[str, Any]) -> int | None:
-    """Its status; None when we were asked to end, and it has."""
-    controller = started(spec, ends_with_us=False)
+def _run_controller(spec: dict[str, Any]) -> int | None:
+    """Run the controller; return its exit status, None after a signal to stop."""
+    controller = start_process(spec, die_with_parent=False)
     while True:
         try:
             return controller.wait(_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            if signal.sigtimedwait(STOPPING, 0):
+            if signal.sigtimedwait(STOP_SIGNALS, 0):
                 controller.terminate()
                 controller.wait()
                 return None

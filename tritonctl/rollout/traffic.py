@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which users the candidate has: Envoy's routes in a file, which it reads again when one is moved.
+"""The candidate's users: Envoy's routes in a file, which Envoy rereads on a rename.
 
-The candidate's share of the users only grows, so whoever is in it stays. Nothing is kept of
-anybody: every Envoy, also one that was restarted, puts a user in the same place. A candidate that
-is not ready has its users asked of stable, at once.
+The candidate's share of the users only grows, so its users stay. No state per user is stored: every
+Envoy, also after a restart, assigns a user to the same version. If the candidate is not ready,
+stable answers its users at once.
 """
 
 from __future__ import annotations
@@ -12,128 +12,126 @@ import os
 from pathlib import Path
 
 from tritonctl.errors import ConfigurationError, HostError
-from tritonctl.host.files import explained, write_atomically
-from tritonctl.project.rollout import ALL, Rollout
-from tritonctl.project.server import Gateway
-from tritonctl.server.gateway.placement import Placement
-from tritonctl.server.gateway.shares import (
-    BACK,
+from tritonctl.gateway.placement import GatewayPlacement
+from tritonctl.gateway.shares import (
+    ROLLBACK_ROUTES,
     ROUTES,
-    Division,
-    read_division,
-    require_users,
+    TrafficSplit,
+    read_split,
+    require_user_header,
     routes_text,
 )
+from tritonctl.host.files import as_host_error, write_atomically
+from tritonctl.project.rollout import ALL, Rollout
+from tritonctl.project.server import Gateway
 
 
 class Traffic:
-    """The routes' file of one rollout. `folder`: where we write what Envoy reads.
+    """The routes file of one rollout, in the `folder` that Envoy reads.
 
-    Raises ConfigurationError where the project does not say what a user is, or there is no slot for
-    a candidate.
+    Raises ConfigurationError without a user header, or without a slot for a candidate.
     """
 
     def __init__(
-        self, folder: Path, gateway: Gateway, placement: Placement, settings: Rollout
+        self, folder: Path, gateway: Gateway, placement: GatewayPlacement, settings: Rollout
     ) -> None:
-        require_users(settings)
+        require_user_header(settings)
         if placement.slots is None:
             raise ConfigurationError(
-                "Envoy has one group of servers, and its routes in its own configuration",
-                remedy="start it with two: `tritonctl down`, then `tritonctl up`",
+                "Envoy runs with one server group and static routes",
+                remedy="restart it with two groups: `tritonctl down`, then `tritonctl up`",
             )
         self.file = folder / ROUTES
-        self._back = folder / BACK
+        self._back = folder / ROLLBACK_ROUTES
         self._stable = placement.slots.stable
         self._gateway, self._placement, self._settings = gateway, placement, settings
 
     def share(self) -> float:
-        """Per cent of the users that the candidate has by the file; 0 without one.
+        """Return the candidate's share of the users in per cent; 0 without a file.
 
-        0 as well by a file that still has the slots the other way round, of a promotion that was
-        cut short: `begin` mends it. Raises HostError if it is not one of ours.
+        Also 0 if the slots are swapped after an interrupted promotion; `write_initial_routes`
+        repairs that. Raises HostError if tritonctl did not write the file.
         """
-        found = read_division(self.file)
-        return found.share if found is not None and found.stable is self._stable else 0.0
+        split = read_split(self.file)
+        return split.share if split is not None and split.stable is self._stable else 0.0
 
-    def begin(self) -> None:
-        """Before Envoy starts, and before the first step: a file that says which slot is stable."""
-        found = read_division(self.file)
-        if found is None or found.stable is not self._stable:
+    def write_initial_routes(self) -> None:
+        """Write routes that name the stable slot, before Envoy starts and before the first step."""
+        split = read_split(self.file)
+        if split is None or split.stable is not self._stable:
             write_atomically(self.file, self._text(0))
 
     def move(self, share: float) -> None:
-        """Give the candidate this share of the users, in per cent: at least what it has.
+        """Raise the candidate's share of the users to this percentage.
 
-        Raises ConfigurationError for less: that is what `roll_back` is for. Raises HostError.
+        Raises ConfigurationError for a lower share (use `roll_back`), HostError.
         """
         now = self.share()
         if not now <= share <= ALL or share <= 0:
             raise ConfigurationError(
                 f"rollout.steps: the candidate has {now:g} % of the users, "
-                f"{share:g} % is no step from there",
+                f"{share:g} % is not a valid next step",
                 remedy="a share only grows, up to 100; to take users back, roll back",
             )
         self._write(share)
 
-    def mirror(self) -> None:
-        """Nobody is moved: from now on `rollout.shadow` of the requests are copied.
+    def start_mirroring(self) -> None:
+        """Mirror the share `rollout.shadow` of the requests; no user moves.
 
-        As after a move; before the first one a bad candidate is seen while it has no users. Raises
-        HostError.
+        Before the first step, this reveals a bad candidate while it has no users. Raises HostError.
         """
         self._write(self.share())
 
     def _write(self, share: float) -> None:
-        # First, so that a full disk does not stand in the way of a rollback.
+        # First, so that a rollback works on a full disk.
         write_atomically(self._back, self._text(0))
         write_atomically(self.file, self._text(share, shadowed=True))
-        self._keep()
+        self._sync()
 
     def roll_back(self) -> None:
-        """All users are stable's: one rename of a file that is there already. Twice is once.
+        """Move all users to stable by renaming a prepared file; may be repeated.
 
         Raises HostError.
         """
-        with explained(self.file):
-            if self._leads_back():
+        with as_host_error(self.file):
+            if self._has_valid_rollback_file():
                 os.replace(self._back, self.file)
             else:
-                # Done before, by whoever crashed behind it; or somebody tidied up.
+                # A crashed controller already used the file, or an operator removed it.
                 write_atomically(self.file, self._text(0))
-        self._keep()
+        self._sync()
 
-    def _leads_back(self) -> bool:
-        """Whether the prepared file is there, and is not of a rollout before a promotion."""
+    def _has_valid_rollback_file(self) -> bool:
+        """Whether the prepared file exists and matches the current stable slot."""
         try:
-            return read_division(self._back) == Division(self._stable, 0)
+            return read_split(self._back) == TrafficSplit(self._stable, 0)
         except HostError:
             return False
 
     def _text(self, share: float, *, shadowed: bool = False) -> str:
-        division = Division(self._stable, share)
+        division = TrafficSplit(self._stable, share)
         return routes_text(
             self._gateway, self._placement, self._settings, division, shadowed=shadowed
         )
 
-    def _keep(self) -> None:
-        _keep(self.file)
+    def _sync(self) -> None:
+        _sync_folder_of(self.file)
 
 
-def lead_back(folder: Path) -> None:
-    """All users are stable's, as `roll_back`, by the prepared file alone: no project is needed.
+def roll_back_without_project(folder: Path) -> None:
+    """Move all users to stable as `roll_back`, with the prepared file alone.
 
-    Raises HostError where there is none.
+    Raises HostError if the file is missing.
     """
     file = folder / ROUTES
-    with explained(file):
-        os.replace(folder / BACK, file)
-    _keep(file)
+    with as_host_error(file):
+        os.replace(folder / ROLLBACK_ROUTES, file)
+    _sync_folder_of(file)
 
 
-def _keep(file: Path) -> None:
-    """The rename itself, through a loss of power."""
-    with explained(file):
+def _sync_folder_of(file: Path) -> None:
+    """Make a rename durable."""
+    with as_host_error(file):
         handle = os.open(file.parent, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of a model, as its task, its engine and its load allow."""
+"""Build the knobs of a model for its task, engine and load."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonctl.engines.artefacts.manifest import Manifest
-from tritonctl.engines.build.engine import built_engines
-from tritonctl.engines.build.requests import model_named
+from tritonctl.engines.builds.engine import built_engines
+from tritonctl.engines.builds.requests import model_named
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Model, Project
 from tritonctl.repository.backends import PythonBackend
-from tritonctl.repository.engine_queue import bound_in_engine, triton_decides
+from tritonctl.repository.engine_queue import engine_queue_bound, needs_triton_queue
 from tritonctl.repository.ensembles import (
     ENGINE_STEP,
     ensemble_for,
@@ -22,38 +22,38 @@ from tritonctl.repository.ensembles import (
 from tritonctl.repository.interfaces import step_backends
 from tritonctl.repository.steps import step_models
 from tritonctl.tuning.overlays import (
-    doubling,
-    halving,
-    in_serving,
-    of_parameter,
-    of_step,
-    with_base,
+    doubled_values,
+    halved_values,
+    include_base,
+    parameter_overlay,
+    serving_overlay,
+    step_overlay,
 )
 from tritonctl.tuning.space import (
     DELAY,
     INSTANCES,
     MAX_BATCH,
-    PLACES,
+    MAX_SEQUENCES,
+    PARALLEL_RUNS,
     RUN_TOKENS,
-    RUNS,
     THREADS,
     Knob,
-    Space,
+    SearchSpace,
 )
 from tritonctl.tuning.step_knobs import StepKnobs
 from tritonctl.tuning.trials import Value
 
 
-def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
-    """All knobs of a model with the engine that is built.
+def build_space(project: Project, name: str, priorities: int, cores: int) -> SearchSpace:
+    """Build the search space of a model with its built engine.
 
-    priorities: the lowest priority that the load uses; 0 when it uses none.
+    priorities: the lowest priority that the load uses; 0 without priorities.
     """
     model = model_named(project, name)
     if model.serving.cache:
         raise ConfigurationError(
-            f"models.{name}.serving.cache: answers from the cache say nothing about other settings",
-            remedy="set `cache: false`, tune, and set it again",
+            f"models.{name}.serving.cache: cached responses hide the effect of settings",
+            remedy="set `cache: false`, tune, and enable it again",
         )
     artefacts = built_engines(project)
     manifest = artefacts[name].manifest
@@ -62,20 +62,22 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     if model.serving.backend in (None, "python"):
         backends = step_backends(ensemble, source, manifest.python_backend, project)
     steps = step_models(project, name)
-    of_model = _Knobs(name, steps[ENGINE_STEP], model, manifest, backends, cores)
-    knobs = [*of_model.of_engine(), *of_model.of_queue(priorities)]
+    model_knobs = _ModelKnobs(name, steps[ENGINE_STEP], model, manifest, backends, cores)
+    knobs = [*model_knobs.engine_knobs(), *model_knobs.queue_knobs(priorities)]
     if ensemble.kind == "ensemble":
-        knobs += StepKnobs(name, of_model.engine, model, backends, cores).of(ensemble)
-    turned = tuple(knob for knob in knobs if len(knob.values) > 1)
-    return Space(project, name, turned, cores, artefacts)
+        knobs += StepKnobs(name, model_knobs.engine, model, backends, cores).ensemble_knobs(
+            ensemble
+        )
+    variable_knobs = tuple(knob for knob in knobs if len(knob.values) > 1)
+    return SearchSpace(project, name, variable_knobs, cores, artefacts)
 
 
 @dataclass(frozen=True)
-class _Knobs:
-    """Makes the knobs of one model; `engine` is the name of its engine step in Triton."""
+class _ModelKnobs:
+    """Builds the knobs of one model."""
 
     name: str
-    engine: str
+    engine: str  # name of the engine step in Triton
     model: Model
     manifest: Manifest
     backends: Mapping[str, PythonBackend]
@@ -90,8 +92,8 @@ class _Knobs:
     def _on_cpu(self) -> bool:
         return self.model.serving.instance_group[0].kind == "KIND_CPU"
 
-    def of_engine(self) -> Iterator[Knob]:
-        """Knobs of the step that computes."""
+    def engine_knobs(self) -> Iterator[Knob]:
+        """Yield the knobs of the engine step."""
         yield self._instances()
         backend = self.backends.get(ENGINE_STEP)
         if backend is None or not backend.decoupled:
@@ -99,7 +101,7 @@ class _Knobs:
             yield self._queue_delay()
         if "max_num_tokens" in self._parameters and self.model.task != "tensors":
             yield self._run_tokens()
-        if RUNS in self._parameters and self._on_cpu:
+        if PARALLEL_RUNS in self._parameters and self._on_cpu:
             yield self._parallel_runs()
         if "session" in self._parameters:
             yield from self._session()
@@ -122,11 +124,11 @@ class _Knobs:
 
         return Knob(
             INSTANCES,
-            with_base(base, doubling(1, max(2, self.cores) if self._on_cpu else 4)),
+            include_base(base, doubled_values(1, max(2, self.cores) if self._on_cpu else 4)),
             base,
             overlay,
             self.engine,
-            "runs several batches at once; each instance needs its own memory, all share the cores",
+            "runs several batches at once; each instance needs memory, and all share the cores",
             frozenset({"queue", "compute"}),
         )
 
@@ -136,9 +138,9 @@ class _Knobs:
         base = int(raw.get("max_batch_size", limit))
         return Knob(
             MAX_BATCH,
-            with_base(base, doubling(1, limit)),
+            include_base(base, doubled_values(1, limit)),
             base,
-            lambda value: of_step(ENGINE_STEP, {"max_batch_size": value}),
+            lambda value: step_overlay(ENGINE_STEP, {"max_batch_size": value}),
             self.engine,
             "larger batches do more work per second, but each takes longer",
             frozenset({"queue", "batch"}),
@@ -150,41 +152,41 @@ class _Knobs:
         steps = [us for us in (0, 500, 1000, 2000, 5000, 10_000, 20_000) if us <= limit * 1000 / 2]
         return Knob(
             DELAY,
-            with_base(base, steps),
+            include_base(base, steps),
             base,
-            lambda value: in_serving("dynamic_batching", DELAY, value),
+            lambda value: serving_overlay("dynamic_batching", DELAY, value),
             self.engine,
-            "waiting makes batches larger, and every request that much later",
+            "waiting makes batches larger, but delays every request",
             frozenset({"batch"}),
         )
 
     def _run_tokens(self) -> Knob:
-        longest = self.manifest.result.limits.max_seq_len or 0
+        max_length = self.manifest.result.limits.max_seq_len or 0
         chosen = self.manifest.result.limits.max_num_tokens or self.model.engine.max_num_tokens
         base = int(self._parameter(RUN_TOKENS, chosen or 0))
-        bounds = {longest, 4 * longest, 16 * longest, base} - {0}
+        bounds = {max_length, 4 * max_length, 16 * max_length, base} - {0}
         return Knob(
             f"engine.{RUN_TOKENS}",
             (*sorted(bounds), 0),
             base,
-            lambda value: of_parameter(RUN_TOKENS, str(value)),
+            lambda value: parameter_overlay(RUN_TOKENS, str(value)),
             self.engine,
-            "tokens in one run (0: any number): short texts wait less for long ones",
+            "tokens in one run (0: unlimited): short texts wait less for long ones",
             frozenset({"queue", "batch"}),
         )
 
     def _parallel_runs(self) -> Knob:
         serving = self.model.serving
-        # The engine has no more, either.
-        most = max(1, self.cores // sum(group.count for group in serving.instance_group))
-        base = min(serving.most_parallel_runs, most)
+        # The engine has the same limit.
+        max_runs = max(1, self.cores // sum(group.count for group in serving.instance_group))
+        base = min(serving.max_parallel_runs, max_runs)
         return Knob(
-            RUNS,
-            with_base(base, doubling(1, most)),
+            PARALLEL_RUNS,
+            include_base(base, doubled_values(1, max_runs)),
             base,
-            lambda value: {"serving": {RUNS: value}},
+            lambda value: {"serving": {PARALLEL_RUNS: value}},
             self.engine,
-            "runs at a time share the cores: none waits for another, but each takes longer",
+            "concurrent runs share the cores: they do not queue, but each takes longer",
             frozenset({"queue"}),
         )
 
@@ -195,46 +197,46 @@ class _Knobs:
             THREADS[0],
             self._threads(base),
             base,
-            lambda value: in_serving("session", "intra_op_num_threads", value),
+            lambda value: serving_overlay("session", "intra_op_num_threads", value),
             self.engine,
-            "threads inside an operator (0: one per core) finish a batch sooner, but instances "
-            "then compete for cores",
+            "more threads per operator (0: one per core) finish a batch sooner, but instances "
+            "compete for cores",
             frozenset({"compute"}),
         )
         yield Knob(
             "session.allow_spinning",
             (False, True),
             session.allow_spinning,
-            lambda value: in_serving("session", "allow_spinning", value),
+            lambda value: serving_overlay("session", "allow_spinning", value),
             self.engine,
-            "threads that spin start sooner, but take cores from everything else",
+            "spinning threads start sooner, but take cores from everything else",
             frozenset({"compute"}),
         )
 
     def _scheduler(self) -> Iterator[Knob]:
         limits = self.manifest.result.limits
-        for key, most, lowest, reason in (
+        for key, max_value, min_value, reason in (
             (
-                PLACES.removeprefix("engine."),
+                MAX_SEQUENCES.removeprefix("engine."),
                 limits.max_batch_size,
                 1,
-                "sequences in one step: more answers at once, but a longer step for each token",
+                "sequences per step: more concurrent responses, but longer steps per token",
             ),
             (
                 "max_num_batched_tokens",
                 limits.max_num_tokens or 0,
                 32,
-                "tokens in one step: long prompts are read sooner, but delay answers under way",
+                "tokens per step: faster prefill of long prompts, but delays running responses",
             ),
         ):
-            if not most:
+            if not max_value:
                 continue
-            base = int(self._parameter(key, most))
+            base = int(self._parameter(key, max_value))
             yield Knob(
                 f"engine.{key}",
-                with_base(base, halving(most, lowest)),
+                include_base(base, halved_values(max_value, min_value)),
                 base,
-                lambda value, key=key: of_parameter(key, str(value)),  # type: ignore[misc]
+                lambda value, key=key: parameter_overlay(key, str(value)),  # type: ignore[misc]
                 self.engine,
                 reason,
                 frozenset({"queue", "batch"}),
@@ -245,22 +247,22 @@ class _Knobs:
             self.model.serving.enable_prefix_caching,
             lambda value: {"serving": {"enable_prefix_caching": value}},
             self.engine,
-            "reads the common beginning of prompts once; prompts without one pay for the search",
+            "computes the common prefix of prompts once; other prompts pay for the lookup",
             frozenset({"compute"}),
         )
         if limits.max_seq_len and "num_kv_blocks" in self._parameters:
             yield self._kv_tokens(limits.max_batch_size * limits.max_seq_len, limits.max_seq_len)
 
-    def _kv_tokens(self, default: int, longest: int) -> Knob:
+    def _kv_tokens(self, default: int, max_length: int) -> Knob:
         base = self.model.serving.kv_cache_tokens or default
-        candidates = [size for size in (default // 4, default // 2, default) if size >= longest]
+        candidates = [size for size in (default // 4, default // 2, default) if size >= max_length]
         return Knob(
             "kv_cache_tokens",
-            with_base(base, candidates),
+            include_base(base, candidates),
             base,
             lambda value: {"serving": {"kv_cache_tokens": value}},
             self.engine,
-            "a smaller pool saves memory; in one that is too small requests wait or fail",
+            "a smaller pool saves memory; if it is too small, requests wait or fail",
             frozenset({"memory"}),
         )
 
@@ -272,7 +274,7 @@ class _Knobs:
 
         def overlay(value: Value) -> dict[str, Any]:
             changed = {**properties, "INFERENCE_NUM_THREADS": value}
-            return of_parameter("properties", json.dumps(changed, sort_keys=True))
+            return parameter_overlay("properties", json.dumps(changed, sort_keys=True))
 
         return Knob(
             THREADS[1],
@@ -280,13 +282,13 @@ class _Knobs:
             base,
             overlay,
             self.engine,
-            "threads of a step (0: one per core): fewer leave cores to tokenizer and detokenizer",
+            "threads per step (0: one per core): fewer leave cores to tokenizer and detokenizer",
             frozenset({"compute"}),
         )
 
     def _threads(self, base: int) -> tuple[Value, ...]:
-        """Numbers of threads; 0, one per core, comes last."""
-        threads = [*doubling(1, self.cores - 1), 0]
+        """Return thread counts; 0, one per core, comes last."""
+        threads = [*doubled_values(1, self.cores - 1), 0]
         return tuple(threads) if base in threads else (base, *threads)
 
     def _kv_share(self) -> Knob:
@@ -306,34 +308,34 @@ class _Knobs:
             frozenset({"queue", "memory"}),
         )
 
-    def of_queue(self, priorities: int) -> Iterator[Knob]:
-        """Knobs of the queue in front of the engine."""
+    def queue_knobs(self, priorities: int) -> Iterator[Knob]:
+        """Yield the knobs of the queue in front of the engine."""
         queue, limit = self.model.serving.queue, self.model.engine.max_batch_size
         base = queue.max_queue_size
         if base is None:
-            base = 4 * limit if triton_decides(queue) else bound_in_engine(queue, limit)
+            base = 4 * limit if needs_triton_queue(queue) else engine_queue_bound(queue, limit)
         yield Knob(
             "queue.max_queue_size",
-            with_base(base, (limit, 4 * limit, 16 * limit)),
+            include_base(base, (limit, 4 * limit, 16 * limit)),
             base,
-            lambda value: in_serving("queue", "max_queue_size", value),
+            lambda value: serving_overlay("queue", "max_queue_size", value),
             self.engine,
-            "a short queue refuses requests that would be too late anyway",
+            "a short queue rejects requests that would be too late anyway",
             frozenset({"overload"}),
         )
         if priorities:
             base = queue.priority_levels
             yield Knob(
                 "queue.priority_levels",
-                with_base(base, (0, priorities)),
+                include_base(base, (0, priorities)),
                 base,
-                lambda value: in_serving("queue", "priority_levels", value),
+                lambda value: serving_overlay("queue", "priority_levels", value),
                 self.engine,
                 "urgent requests overtake others; Triton's own queue costs some time",
                 frozenset({"queue"}),
             )
 
     def _parameter(self, key: str, default: Any) -> Any:
-        """A parameter that the project sets for the engine step, or the default."""
+        """Return the project's parameter for the engine step, or the default."""
         raw = self.model.serving.config.get(ENGINE_STEP, {}).get("parameters", {})
         return raw.get(key, {}).get("string_value", default)

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tritonctl.tuning.trials import Settings, Trial, Value
+from tritonctl.tuning.trials import Settings, TuningTrial, Value
 
 
-class Knob(Protocol):
-    """What the search needs of a knob: its candidates in natural order, and today's value."""
+class SearchKnob(Protocol):
+    """The search's view of a knob."""
 
     @property
     def name(self) -> str:
-        """Unique."""
+        """The unique name."""
 
     @property
     def values(self) -> Sequence[Value]:
-        """Candidates, today's value among them."""
+        """The candidates in natural order, including the current value."""
 
     @property
     def base(self) -> Value:
-        """Today's value."""
+        """The current value."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """The best settings so far with one knob turned."""
+    """The best settings so far with one knob changed."""
 
     knob: str
     value: Value
@@ -37,59 +37,55 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The limits of a search. Rates in requests per second; times in seconds.
-
-    precision: of a capacity, as a share. race and duel: the requests of one measurement, which
-    takes between `shortest` and `longest` seconds.
-    """
+class SearchBudget:
+    """The limits of a search. Rates in requests per second, times in seconds."""
 
     seconds: float
     start: float
     lowest: float = 0.05
     highest: float = 100_000.0
-    precision: float = 0.05
-    race: int = 600
-    duel: int = 1500
-    shortest: float = 6.0
+    precision: float = 0.05  # of a capacity, as a share
+    race: int = 600  # requests of one measurement
+    duel: int = 1500  # requests of one side-by-side measurement
+    shortest: float = 6.0  # of one measurement
     longest: float = 60.0
 
     def seconds_for(self, rate: float, requests: int) -> float:
-        """How long that many requests take at a rate, within bounds."""
+        """Return the duration of a number of requests at a rate, within the bounds."""
         return round(min(self.longest, max(self.shortest, requests / rate)), 1)
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Settings with the highest rate that they met (0: none) and the lowest that they missed."""
+class RateBracket:
+    """Settings with the rates that bracket their capacity."""
 
     settings: Settings
-    met: float
-    missed: float
-    trial: Trial | None = None  # the one at `met`; without one the one at `missed`
+    met: float  # the highest rate that met the SLO; 0: none
+    missed: float  # the lowest rate that missed it
+    trial: TuningTrial | None = None  # at `met`, else at `missed`
 
 
 @dataclass(frozen=True)
-class Step:
-    """Settings that the search tried, for people to read. knob: None when several changed."""
+class SearchStep:
+    """A step of the search, for display."""
 
-    knob: str | None
+    knob: str | None  # None if several changed
     settings: Settings
     rate: float
     won: bool
-    trial: Trial
-    against: Trial | None = None
+    trial: TuningTrial
+    champion_trial: TuningTrial | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The outcome of a search. better: beyond noise; `duels`, pairs of new and old, prove it."""
+class SearchOutcome:
+    """The outcome of a search."""
 
-    before: Standing
-    best: Standing
-    better: bool
-    why: str
-    steps: tuple[Step, ...]
-    duels: tuple[tuple[Trial, Trial], ...]
-    trials: tuple[Trial, ...]
-    complete: bool  # every move was tried before the budget ended
+    baseline: RateBracket
+    best: RateBracket
+    better: bool  # beyond noise, proven by `duels`
+    reason: str
+    steps: tuple[SearchStep, ...]
+    duels: tuple[tuple[TuningTrial, TuningTrial], ...]  # (new, old) settings
+    trials: tuple[TuningTrial, ...]
+    complete: bool  # all moves were tried within the budget

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a knob's value writes below `models.<name>`, and which values are candidates."""
+"""Build the overlays that knob values write below `models.<name>`, and candidate values."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from tritonctl.repository.ensembles import ENGINE_STEP
 from tritonctl.tuning.trials import Value
 
 
-def in_serving(section: str, key: str, value: Value) -> dict[str, Any]:
-    """A setting of a section of `serving`."""
+def serving_overlay(section: str, key: str, value: Value) -> dict[str, Any]:
+    """Return an overlay for a setting in a section of `serving`."""
     return {"serving": {section: {key: value}}}
 
 
-def of_step(step: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw fields of a step's configuration."""
+def step_overlay(step: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an overlay for raw fields of a step's configuration."""
     return {"serving": {"config": {step: dict(fields)}}}
 
 
-def of_parameter(key: str, text: str) -> dict[str, Any]:
-    """A parameter of the engine step."""
-    return of_step(ENGINE_STEP, {"parameters": {key: {"string_value": text}}})
+def parameter_overlay(key: str, text: str) -> dict[str, Any]:
+    """Return an overlay for a parameter of the engine step."""
+    return step_overlay(ENGINE_STEP, {"parameters": {key: {"string_value": text}}})
 
 
-def doubling(lowest: int, most: int) -> list[int]:
-    """`lowest`, twice as much and so on, and `most` at the end."""
+def doubled_values(lowest: int, highest: int) -> list[int]:
+    """Return `lowest`, doubled repeatedly, ending with `highest`."""
     values = []
-    while lowest < most:
+    while lowest < highest:
         values.append(lowest)
         lowest *= 2
-    return [*values, most] if most > 0 else values
+    return [*values, highest] if highest > 0 else values
 
 
-def halving(most: int, lowest: int) -> list[int]:
-    """`most`, half as much and so on, down to `lowest`."""
-    values = [most]
-    while most // 2 >= lowest:
-        most //= 2
-        values.append(most)
+def halved_values(highest: int, lowest: int) -> list[int]:
+    """Return `highest`, halved repeatedly down to `lowest`."""
+    values = [highest]
+    while highest // 2 >= lowest:
+        highest //= 2
+        values.append(highest)
     return values
 
 
-def with_base(base: int, candidates: Sequence[int]) -> tuple[Value, ...]:
-    """The candidates with today's value among them, in order."""
+def include_base(base: int, candidates: Sequence[int]) -> tuple[Value, ...]:
+    """Return the sorted candidates including the current value."""
     return tuple(sorted({base, *candidates}))

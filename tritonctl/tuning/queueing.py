@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates the capacity of settings by queueing theory, so that hopeless ones are not tried.
+"""Estimate the capacity of settings by queueing theory, so that the search skips hopeless ones.
 
 A batch of b takes S(b) = fixed + each * b, the usual shape of an inference server (Y. Inoue,
 "Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching: A Closed-Form
@@ -29,14 +29,14 @@ class ServiceCurve:
     each: float
 
     def seconds(self, batch: float) -> float:
-        """The time of a batch, or of a step of so many sequences."""
+        """Return the time of a batch, or of a step with as many sequences."""
         return self.fixed + self.each * batch
 
 
-def fitted_curve(points: Sequence[tuple[float, float]]) -> ServiceCurve | None:
-    """The line through (batch, seconds) with the least squared relative error, nowhere negative.
+def fit_curve(points: Sequence[tuple[float, float]]) -> ServiceCurve | None:
+    """Fit a nonnegative line to (batch, seconds) by least squared relative errors.
 
-    None without any point.
+    None without points.
     """
     usable = [(b, s) for b, s in points if b > 0 and s > 0]
     if not usable:
@@ -56,25 +56,25 @@ def fitted_curve(points: Sequence[tuple[float, float]]) -> ServiceCurve | None:
 
 
 @dataclass(frozen=True)
-class Server:
-    """A batching server. threads: how many each instance keeps busy."""
+class BatchServer:
+    """A batching server."""
 
     curve: ServiceCurve
     instances: int
     max_batch: int
     delay: float = 0.0  # seconds that the oldest request may wait for others
-    threads: int = 1
+    threads: int = 1  # busy threads per instance
     cores: int = 1
     variation: float = 0.1  # squared coefficient of variation of service times
 
     @property
     def crowding(self) -> float:
-        """How much slower everything is while all instances work, as it is in the tail."""
+        """The slowdown while all instances work, as in the tail."""
         return max(1.0, self.instances * self.threads / self.cores)
 
 
 def erlang_c(servers: int, load: float) -> float:
-    """Probability that a customer of M/M/c waits; `load` in Erlangs."""
+    """Return the probability that a customer of M/M/c waits; `load` in Erlangs."""
     if load >= servers:
         return 1.0
     blocked = 1.0  # Erlang's B, by its recursion
@@ -86,7 +86,7 @@ def erlang_c(servers: int, load: float) -> float:
 def waiting_p99(
     servers: int, arrivals: float, service: float, variation: float, irregularity: float = 1.0
 ) -> float:
-    """P99 of the waiting time, seconds; infinite where the queue grows without bound.
+    """Return P99 of the waiting time in seconds; infinite for an unstable queue.
 
     variation, irregularity: squared coefficients of variation of service times and of arrivals.
     """
@@ -100,15 +100,15 @@ def waiting_p99(
     return math.log(waits / _TAIL) * mean_of_waiting
 
 
-def response_p99(server: Server, rate: float) -> float:
-    """P99 of the response time at `rate` requests per second; infinite above the capacity."""
-    mean, crowding = _batch_at(server, rate), server.crowding
-    # A batch is what arrived meanwhile: Poisson, hence this P99 of it.
+def response_p99(server: BatchServer, rate: float) -> float:
+    """Return P99 of the response time at `rate` requests per second; infinite above capacity."""
+    mean, crowding = _mean_batch(server, rate), server.crowding
+    # A batch holds the arrivals of one service time: Poisson, hence this P99.
     large = min(float(server.max_batch), mean + _Z * math.sqrt(mean))
     seconds = server.curve.seconds(large) * crowding
     full = server.curve.seconds(server.max_batch) * crowding
-    # A request that finds all instances busy waits for the first one to finish, and longer only
-    # if those that wait already fill a batch: groups of B arrivals are B times as regular as one.
+    # A request that finds all instances busy waits for the first to finish, and longer only if the
+    # waiting requests fill a batch: groups of B arrivals are B times as regular as single ones.
     ready = seconds * (1 - math.pow(_TAIL, 1 / server.instances))
     queued = waiting_p99(
         server.instances, rate / server.max_batch, full, server.variation, 1 / server.max_batch
@@ -119,8 +119,8 @@ def response_p99(server: Server, rate: float) -> float:
     return max(filling, ready, queued) + seconds
 
 
-def _batch_at(server: Server, rate: float) -> float:
-    """The mean batch: what arrives while an instance is busy with the batch before."""
+def _mean_batch(server: BatchServer, rate: float) -> float:
+    """Return the mean batch: the arrivals while an instance processes the previous batch."""
     batch = 1.0
     for _ in range(_ROUNDS):
         seconds = server.curve.seconds(batch) * server.crowding
@@ -129,22 +129,22 @@ def _batch_at(server: Server, rate: float) -> float:
     return batch
 
 
-def capacity(server: Server, limit: float) -> float:
-    """The highest rate with a P99 response time of at most `limit` seconds."""
-    most = server.instances * server.max_batch / server.curve.seconds(server.max_batch)
-    return _highest(lambda rate: response_p99(server, rate) <= limit, most)
+def capacity(server: BatchServer, limit: float) -> float:
+    """Return the highest rate with a P99 response time of at most `limit` seconds."""
+    max_rate = server.instances * server.max_batch / server.curve.seconds(server.max_batch)
+    return _highest_rate(lambda rate: response_p99(server, rate) <= limit, max_rate)
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A text engine with continuous batching: a step of b sequences takes S(b).
 
-    Limits in seconds; infinite where the SLO has none.
+    Limits in seconds; infinite without an SLO target.
     """
 
     step: ServiceCurve
     instances: int
-    places: int
+    max_sequences: int
     tokens: float  # of an answer
     ttft: float = math.inf
     itl: float = math.inf
@@ -152,32 +152,34 @@ class Decoder:
     cores: int = 1
 
     def meets(self, rate: float) -> bool:
-        """Whether the limits hold at `rate` requests per second."""
+        """Whether all limits hold at `rate` requests per second."""
         each = rate / self.instances
         working = each * self.tokens * self.step.fixed
         free = 1 - each * self.tokens * self.step.each
         if free <= 0:
             return False
-        # Little's law, for a step whose time grows with its sequences.
-        running = min(working / free, float(self.places))
+        # Little's law for steps that take longer with more sequences.
+        running = min(working / free, float(self.max_sequences))
         crowding = max(1.0, self.instances / self.cores)
-        busy = min(self.places, running + _Z * math.sqrt(running))
+        busy = min(self.max_sequences, running + _Z * math.sqrt(running))
         answer = self.tokens * self.step.seconds(running) * crowding
-        wait = waiting_p99(self.places, each, answer, 1.0)
+        wait = waiting_p99(self.max_sequences, each, answer, 1.0)
         first = wait + 2 * self.step.seconds(busy) * crowding
         gap = self.step.seconds(busy) * crowding
         return first <= self.ttft and gap <= self.itl and first + self.tokens * gap <= self.e2e
 
 
 def decoder_capacity(decoder: Decoder) -> float:
-    """The highest rate at which a text engine meets its limits."""
-    most = decoder.instances * decoder.places / (decoder.tokens * decoder.step.seconds(1))
-    return _highest(decoder.meets, most)
+    """Return the highest rate at which a text engine meets its limits."""
+    max_rate = (
+        decoder.instances * decoder.max_sequences / (decoder.tokens * decoder.step.seconds(1))
+    )
+    return _highest_rate(decoder.meets, max_rate)
 
 
-def _highest(met: Callable[[float], bool], most: float) -> float:
-    low, high = 0.0, most
+def _highest_rate(is_met: Callable[[float], bool], max_rate: float) -> float:
+    low, high = 0.0, max_rate
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if met(middle) else (low, middle)
+        low, high = (middle, high) if is_met(middle) else (low, middle)
     return low

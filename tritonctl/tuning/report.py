@@ -1,32 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a session: rows, sentences, `report.json`, `report.html` with a Pareto chart."""
+"""Report a session's result: rows, sentences, `report.json`, and a page with a chart of trials."""
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tritonctl.host.files import write_atomically
-from tritonctl.tuning.explaining import explained
-from tritonctl.tuning.outcome import Standing
-from tritonctl.tuning.trials import Settings, Trial
-from tritonctl.tuning.tuner import Tuned, changes
+from tritonctl.loadtest.report.figures import (
+    Axis,
+    ChartSeries,
+    ReportFigure,
+    Row,
+    Symbol,
+    round_figure,
+)
+from tritonctl.loadtest.report.page import Section, render_page, without_none
+from tritonctl.loadtest.report.tables import Badge, Table, Tile
+from tritonctl.tuning.outcome import RateBracket
+from tritonctl.tuning.step_explanation import explain_step
+from tritonctl.tuning.trials import Settings, TuningTrial
+from tritonctl.tuning.tuner import TuningResult, changed_knobs
 from tritonctl.tuning.validate import Validation
 
 SCHEMA = "tritonctl/tuning/v1"
-STEP_HEADINGS = ("knob", "value", "rate", "result", "P99 ms", "why")
+STEP_HEADINGS = ("knob", "value", "rate", "result", "P99 ms", "reason")
 _MIB = 1 << 20
-_COLOURS = {"met": "#2a9d8f", "undecided": "#8d99ae", "missed": "#d1495b"}
+# Colour and symbol of a trial's verdict.
+_MARKS: dict[str, tuple[str, Symbol]] = {
+    "met": ("--good", "circle"),
+    "undecided": ("--quiet", "square"),
+    "missed": ("--bad", "diamond"),
+}
 
 
-def step_rows(tuned: Tuned) -> list[list[str]]:
-    """The steps of the search, in order."""
+def step_rows(tuned: TuningResult) -> list[list[str]]:
+    """Return the steps of the search, in order."""
     rows = []
     for step in tuned.outcome.steps:
-        value = step.settings[step.knob] if step.knob else ", ".join(_changed(tuned, step.settings))
+        value = (
+            step.settings[step.knob]
+            if step.knob
+            else ", ".join(_changed_settings(tuned, step.settings))
+        )
         rows.append(
             [
                 step.knob or "several",
@@ -34,53 +52,53 @@ def step_rows(tuned: Tuned) -> list[list[str]]:
                 f"{step.rate:.4g}/s",
                 "better" if step.won else "no better",
                 _p99_text(step.trial),
-                explained(step, tuned.space),
+                explain_step(step, tuned.space),
             ]
         )
     return rows
 
 
-def conclusion(tuned: Tuned) -> list[str]:
-    """The result in sentences."""
-    outcome, before, best = tuned.outcome, tuned.outcome.before, tuned.best
-    sentences = [f"today: {_rate(before)}"]
+def conclusion_sentences(tuned: TuningResult) -> list[str]:
+    """Return the result in sentences."""
+    outcome, baseline, best = tuned.outcome, tuned.outcome.baseline, tuned.best
+    sentences = [f"today: {_rate_text(baseline)}"]
     if tuned.worth_it:
-        gain = f", {best.met / before.met - 1:+.0%}" if before.met else ""
-        sentences.append(f"tuned: {_rate(best)}{gain}; {outcome.why}")
-        sentences += [f"  {name}: {a} → {b}" for name, a, b in changes(tuned.space, outcome)]
+        gain = f", {best.met / baseline.met - 1:+.0%}" if baseline.met else ""
+        sentences.append(f"tuned: {_rate_text(best)}{gain}; {outcome.reason}")
+        sentences += [f"  {name}: {a} → {b}" for name, a, b in changed_knobs(tuned.space, outcome)]
     else:
-        sentences.append(f"keep what you have: {_reason(tuned)}")
+        sentences.append(f"keep the current settings: {_reason(tuned)}")
     if tuned.validation is not None:
-        sentences += _on_fresh_server(tuned.validation, tuned.outcome.best.met)
+        sentences += _validation_sentences(tuned.validation, tuned.outcome.best.met)
     if not outcome.complete:
-        sentences.append("the budget ended before everything was tried: `tritonctl tune --resume`")
+        sentences.append("the budget ended before all moves were tried: `tritonctl tune --resume`")
     invalid = sum(bool(trial.figures.get("invalid_because")) for trial in outcome.trials)
     if invalid:
         sentences.append(
-            f"in {invalid} of {len(outcome.trials)} trials the load generator itself was late or "
-            "busy, which counts against the settings: give it its own cores, or a machine"
+            f"in {invalid} of {len(outcome.trials)} trials the load generator was late or busy, "
+            "which counts against the settings: give it separate cores, or another machine"
         )
     return sentences
 
 
-def _reason(tuned: Tuned) -> str:
+def _reason(tuned: TuningResult) -> str:
     if tuned.validation is None or not tuned.outcome.better:
-        return tuned.outcome.why
+        return tuned.outcome.reason
     if not tuned.validation.holds:
         return "the rate of the new settings did not hold on a fresh server"
     return (
-        f"on a fresh server the new settings held no more than {tuned.best.met:.4g} requests/s, "
-        "as many as today's"
+        f"on a fresh server the new settings held only {tuned.best.met:.4g} requests/s, "
+        "no more than the current ones"
     )
 
 
-def _on_fresh_server(validation: Validation, searched: float) -> list[str]:
+def _validation_sentences(validation: Validation, searched: float) -> list[str]:
     sentences = []
     if validation.holds and validation.rate < searched:
         sentences.append(f"{searched:.4g}/s, the search's result, did not hold on a fresh server")
     sentences += [
-        f"on a fresh server, {trial.asked.rate:.4g}/s: {trial.verdict}, {trial.share_over:.2%} of "
-        f"the requests over the SLO{_p99_text(trial, prefix=', P99 ')}"
+        f"on a fresh server, {trial.request.rate:.4g}/s: {trial.verdict}, {trial.share_over:.2%} "
+        f"of the requests over the SLO{_p99_text(trial, prefix=', P99 ')}"
         for trial in validation.trials
     ]
     if not validation.sheds:
@@ -88,20 +106,20 @@ def _on_fresh_server(validation: Validation, searched: float) -> list[str]:
     return sentences
 
 
-def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """For each settings the highest rate that they met, with its P99 and memory; highest first.
+def pareto_points(trials: Sequence[TuningTrial]) -> list[dict[str, Any]]:
+    """Return, for all settings, the highest met rate with its P99 and memory; highest first.
 
     front: no other settings have a higher rate with as little memory.
     """
-    best: dict[str, Trial] = {}
+    best: dict[str, TuningTrial] = {}
     for trial in trials:
-        key = json.dumps(dict(trial.asked.settings), sort_keys=True)
-        if trial.leans_met and trial.asked.rate >= (best[key].asked.rate if key in best else 0):
+        key = json.dumps(dict(trial.request.settings), sort_keys=True)
+        if trial.leans_met and trial.request.rate >= (best[key].request.rate if key in best else 0):
             best[key] = trial
     points: list[dict[str, Any]] = [
         {
-            "settings": dict(trial.asked.settings),
-            "rate": trial.asked.rate,
+            "settings": dict(trial.request.settings),
+            "rate": trial.request.rate,
             "p99_ms": dict(trial.p99_ms),
             "memory_bytes": trial.figures.get("rss_bytes"),
             "verdict": trial.verdict,
@@ -109,16 +127,16 @@ def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         for trial in best.values()
     ]
     points.sort(key=lambda point: -float(point["rate"]))
-    least = float("inf")
+    min_memory = float("inf")
     for point in points:
         memory = point["memory_bytes"] or float("inf")
-        point["front"] = memory < least or point is points[0]
-        least = min(least, memory)
+        point["front"] = memory < min_memory or point is points[0]
+        min_memory = min(min_memory, memory)
     return points
 
 
-def to_record(tuned: Tuned) -> dict[str, Any]:
-    """The whole result as plain data."""
+def to_record(tuned: TuningResult) -> dict[str, Any]:
+    """Return the result as plain data."""
     outcome = tuned.outcome
     return {
         "schema": SCHEMA,
@@ -126,11 +144,13 @@ def to_record(tuned: Tuned) -> dict[str, Any]:
         "context": tuned.session.context,
         "folder": str(tuned.session.folder),
         "worth_it": tuned.worth_it,
-        "why": outcome.why if tuned.worth_it else _reason(tuned),
+        "why": outcome.reason if tuned.worth_it else _reason(tuned),
         "complete": outcome.complete,
-        "before": _standing(outcome.before),
-        "best": _standing(tuned.best),
-        "changes": {name: {"from": a, "to": b} for name, a, b in changes(tuned.space, outcome)},
+        "before": _bracket_record(outcome.baseline),
+        "best": _bracket_record(tuned.best),
+        "changes": {
+            name: {"from": a, "to": b} for name, a, b in changed_knobs(tuned.space, outcome)
+        },
         "overlay": tuned.overlay,
         "knobs": {
             knob.name: {"values": list(knob.values), "base": knob.base, "reason": knob.reason}
@@ -148,115 +168,146 @@ def to_record(tuned: Tuned) -> dict[str, Any]:
                 "settings": dict(step.settings),
                 "rate": step.rate,
                 "won": step.won,
-                "why": explained(step, tuned.space),
+                "why": explain_step(step, tuned.space),
             }
             for step in outcome.steps
         ],
-        "pareto": pareto(outcome.trials),
+        "pareto": pareto_points(outcome.trials),
         "validation": tuned.validation and tuned.validation.to_record(),
         "trials": len(outcome.trials),
     }
 
 
-def write_report(tuned: Tuned) -> Path:
-    """Write report.json and report.html into the session's folder; returns the page."""
+def write_report(tuned: TuningResult) -> Path:
+    """Write report.json and report.html into the session's folder; return the page's path."""
     record = to_record(tuned)
     text = json.dumps(record, indent=2, ensure_ascii=False)
     write_atomically(tuned.session.folder / "report.json", text + "\n")
     page = tuned.session.folder / "report.html"
-    write_atomically(page, _page(tuned, record))
+    write_atomically(page, _render_page(tuned, record))
     return page
 
 
-def _page(tuned: Tuned, record: Mapping[str, Any]) -> str:
-    from plotly.offline import get_plotlyjs
-
-    title = html.escape(f"Tuning {tuned.space.model}")
-    lines = "".join(f"<p>{html.escape(line)}</p>" for line in conclusion(tuned))
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in step_rows(tuned)
+def _render_page(tuned: TuningResult, record: Mapping[str, Any]) -> str:
+    headline, *sentences = conclusion_sentences(tuned)
+    sections = [
+        Section("trials", "Trials", without_none(_trials_figure(tuned))),
+        Section(
+            "steps",
+            "Steps",
+            tables=[
+                Table("The steps of the search, in order.", STEP_HEADINGS, step_rows(tuned), (1, 5))
+            ],
+        ),
+    ]
+    knobs = [
+        [knob.name, str(knob.base), ", ".join(map(str, knob.values)), knob.reason]
+        for knob in tuned.space.knobs
+    ]
+    return render_page(
+        title=f"Tuning {tuned.space.model}",
+        subtitle=headline,
+        badges=[
+            Badge("met", "Better settings found")
+            if tuned.worth_it
+            else Badge("undecided", "Keep the current settings")
+        ],
+        card=[],
+        words="\n".join(sentences),
+        invalid_title="",
+        invalid_because=(),
+        limited_title="",
+        limited_by="",
+        tiles=[
+            Tile("today", _rate_tile(tuned.outcome.baseline)),
+            Tile("tuned", _rate_tile(tuned.best)),
+            Tile("trials", str(record["trials"])),
+        ],
+        sections=[section for section in sections if section],
+        versions=Table(
+            "The settings that were tried.", ("setting", "today", "tried", "why"), knobs, (1, 2, 3)
+        ),
+        settings=[("Result (report.json)", json.dumps(record, indent=2, ensure_ascii=False))],
+        folder=str(record["folder"]),
     )
-    headings = "".join(f"<th>{heading}</th>" for heading in STEP_HEADINGS)
-    # `</script>` cannot stand in a JSON string of a page.
-    figure = json.dumps(_figure(tuned)).replace("<", "\\u003c")
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        "<style>body{font:15px sans-serif;margin:2em auto;max-width:70em;padding:0 1em}"
-        "table{border-collapse:collapse}td,th{padding:.3em .6em;border-bottom:1px solid #ddd;"
-        "text-align:left;vertical-align:top}</style>"
-        f"<script>{get_plotlyjs()}</script></head><body><h1>{title}</h1>{lines}"
-        '<div id="pareto" style="height:30em"></div>'
-        f"<h2>What was tried</h2><table><tr>{headings}</tr>{rows}</table>"
-        f"<script>const f={figure};Plotly.newPlot('pareto',f.data,f.layout,{{responsive:true}})"
-        f"</script><p>{record['trials']} trials, in {html.escape(str(record['folder']))}</p>"
-        "</body></html>\n"
-    )
 
 
-def _figure(tuned: Tuned) -> dict[str, Any]:
-    """Every trial with a P99 in plotly's JSON form: x is the rate, y the P99, size the memory."""
+def _trials_figure(tuned: TuningResult) -> ReportFigure | None:
+    """Draw every trial with a P99: the rate, the P99 and, as the size, the server's memory."""
     trials = [trial for trial in tuned.outcome.trials if trial.p99_ms]
     metric = _metric(trials)
-    shown = [trial for trial in trials if metric in trial.p99_ms]
-    data = []
-    for verdict, colour in _COLOURS.items():
-        marked = [trial for trial in shown if trial.verdict == verdict]
-        trace = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": verdict,
-            "x": [trial.asked.rate for trial in marked],
-            "y": [trial.p99_ms[metric] for trial in marked],
-            "text": [_label(tuned, trial) for trial in marked],
-            "marker": {"color": colour, "size": [_size(trial, shown) for trial in marked]},
-        }
-        data.append(trace)
-    layout = {
-        "xaxis": {"title": {"text": "requests per second"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": f"P99 of {metric}, ms"}, "type": "log"},
-        "title": {"text": "Trials: colour is the verdict, size the server's memory"},
-        "template": "none",
-    }
-    return {"data": data, "layout": layout}
+    plotted = [trial for trial in trials if metric in trial.p99_ms]
+    if not plotted:
+        return None
+    series = []
+    for verdict, (colour, symbol) in _MARKS.items():
+        marked = [trial for trial in plotted if trial.verdict == verdict]
+        series.append(
+            ChartSeries(
+                "points",
+                verdict,
+                [round_figure(trial.request.rate) for trial in marked],
+                [round_figure(trial.p99_ms[metric]) for trial in marked],
+                colour,
+                hover="{x} requests/s, P99 {y} ms\n{text}",
+                texts=[_label(tuned, trial) for trial in marked],
+                symbol=symbol,
+                size=[_marker_size(trial, plotted) for trial in marked],
+                opacity=0.75,
+            )
+        )
+    return ReportFigure(
+        "pareto",
+        "Rate and latency of every trial",
+        "Colour and shape: the verdict. Size: the server's memory.",
+        [verdict_series for verdict_series in series if verdict_series.x],
+        Axis("requests per second"),
+        [Row(f"P99 of {metric}, ms")],
+        scales=("log", "linear"),
+        height=440,
+    )
 
 
-def _metric(trials: Sequence[Trial]) -> str:
+def _metric(trials: Sequence[TuningTrial]) -> str:
     names = [name for trial in trials for name in trial.p99_ms]
     return max(sorted(set(names)), key=names.count, default="e2e")
 
 
-def _label(tuned: Tuned, trial: Trial) -> str:
+def _label(tuned: TuningResult, trial: TuningTrial) -> str:
     memory = trial.figures.get("rss_bytes")
-    words = _changed(tuned, trial.asked.settings)
-    return "<br>".join([*words, f"{memory / _MIB:.0f} MiB" if memory else ""])
+    words = _changed_settings(tuned, trial.request.settings)
+    return "\n".join([*words, f"{memory / _MIB:.0f} MiB" if memory else ""])
 
 
-def _size(trial: Trial, trials: Sequence[Trial]) -> float:
-    most = max((t.figures.get("rss_bytes") or 0 for t in trials), default=0)
+def _marker_size(trial: TuningTrial, trials: Sequence[TuningTrial]) -> float:
+    max_memory = max((t.figures.get("rss_bytes") or 0 for t in trials), default=0)
     memory = trial.figures.get("rss_bytes") or 0
-    return 8 + 16 * (memory / most) ** 2 if most else 10
+    return 8 + 16 * (memory / max_memory) ** 2 if max_memory else 10
 
 
-def _changed(tuned: Tuned, settings: Settings) -> list[str]:
-    changed = tuned.space.changed(settings)
-    return [f"{name} {value}" for name, value in changed.items()] or ["as it is"]
+def _changed_settings(tuned: TuningResult, settings: Settings) -> list[str]:
+    changed = tuned.space.changed_settings(settings)
+    return [f"{name} {value}" for name, value in changed.items()] or ["unchanged"]
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
-    record = {"settings": dict(standing.settings), "met": standing.met, "missed": standing.missed}
-    return record | {"p99_ms": dict(standing.trial.p99_ms) if standing.trial else {}}
+def _bracket_record(bracket: RateBracket) -> dict[str, Any]:
+    record = {"settings": dict(bracket.settings), "met": bracket.met, "missed": bracket.missed}
+    return record | {"p99_ms": dict(bracket.trial.p99_ms) if bracket.trial else {}}
 
 
-def _rate(standing: Standing) -> str:
-    if not standing.met and not standing.missed:
+def _rate_text(bracket: RateBracket) -> str:
+    if not bracket.met and not bracket.missed:
         return "unknown: the budget ended before it was measured"
-    if not standing.met:
-        return f"the SLO is missed even at {standing.missed:.3g} requests/s"
-    p99 = _p99_text(standing.trial, prefix=", P99 ") if standing.trial else ""
-    return f"{standing.met:.4g} requests/s within the SLO{p99}"
+    if not bracket.met:
+        return f"the SLO is missed even at {bracket.missed:.3g} requests/s"
+    p99 = _p99_text(bracket.trial, prefix=", P99 ") if bracket.trial else ""
+    return f"{bracket.met:.4g} requests/s within the SLO{p99}"
 
 
-def _p99_text(trial: Trial, prefix: str = "") -> str:
+def _rate_tile(bracket: RateBracket) -> str:
+    return f"{bracket.met:.4g}/s" if bracket.met else "-"
+
+
+def _p99_text(trial: TuningTrial, prefix: str = "") -> str:
     words = ", ".join(f"{name} {ms:.3g}" for name, ms in trial.p99_ms.items())
     return f"{prefix}{words}" if words else ""

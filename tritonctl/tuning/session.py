@@ -14,33 +14,33 @@ from typing import Any
 from tritonctl.errors import UsageError
 from tritonctl.host.files import write_atomically
 from tritonctl.host.version import __version__
-from tritonctl.loadtest.run.plan import load_plan, slo_of
+from tritonctl.loadtest.run.plan import build_load_plan, effective_slo
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.repository.server_environment import SERVER_VERSION
-from tritonctl.tuning.outcome import Budget
+from tritonctl.tuning.outcome import SearchBudget
 from tritonctl.tuning.queueing import ServiceCurve
 from tritonctl.tuning.service_time import ServiceTime
-from tritonctl.tuning.space import Space
+from tritonctl.tuning.space import SearchSpace
 
 _FILE = "session.json"
 
 
 @dataclass(frozen=True)
-class Session:
-    """A session's folder and its context; trials of equal contexts are comparable."""
+class TuningSession:
+    """A session's folder and its context."""
 
     folder: Path
-    context: str
+    context: str  # trials of equal contexts are comparable
 
     @property
     def trials(self) -> Path:
         """The folder of the trials."""
         return self.folder / "trials"
 
-    def read(self) -> tuple[ServiceTime | None, Budget] | None:
-        """The recorded start of the session's search; None when it did not get that far."""
+    def read(self) -> tuple[ServiceTime | None, SearchBudget] | None:
+        """Read the recorded start of the search; None if the search never started."""
         try:
             record = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))
             service = record["service_time"]
@@ -48,12 +48,12 @@ class Session:
                 curve = ServiceCurve(**service["curve"])
                 points = tuple((b, s) for b, s in service["points"])
                 service = ServiceTime(**{**service, "curve": curve, "points": points})
-            return service, Budget(**record["budget"])
+            return service, SearchBudget(**record["budget"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def record(self, service: ServiceTime | None, budget: Budget) -> None:
-        """Record the start of the search; with it and the trials a search can be repeated."""
+    def record(self, service: ServiceTime | None, budget: SearchBudget) -> None:
+        """Record the start of the search; with the trials it makes the search repeatable."""
         record = {
             "context": self.context,
             "service_time": asdict(service) if service else None,
@@ -63,13 +63,13 @@ class Session:
 
 
 def tuning_folder(project: Project, model: str) -> Path:
-    """The folder of all tuning sessions of a model."""
+    """Return the folder of a model's tuning sessions."""
     return project.state / "tuning" / model
 
 
-def context_of(project: Project, scenario: Scenario, space: Space) -> str:
-    """Digest of engine, server, load, SLO and knobs: what makes trials comparable."""
-    plan = load_plan(project.root, scenario, Endpoint(""))
+def session_context(project: Project, scenario: Scenario, space: SearchSpace) -> str:
+    """Digest engine, server, load, SLO and knobs, which make trials comparable."""
+    plan = build_load_plan(project.root, scenario, Endpoint(""))
     for name in ("arrivals", "duration_seconds", "count"):
         plan.pop(name)
     arrivals = scenario.arrivals.model_dump(mode="json")
@@ -80,25 +80,29 @@ def context_of(project: Project, scenario: Scenario, space: Space) -> str:
         "serving": project.models[space.model].serving.model_dump(mode="json"),
         "plan": plan,
         "arrivals": {k: v for k, v in arrivals.items() if k != "rate"},
-        "slo": slo_of(project, scenario).model_dump(),
+        "slo": effective_slo(project, scenario).model_dump(),
         "knobs": {knob.name: knob.values for knob in space.knobs},
     }
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def new_session(folder: Path, context: str) -> Session:
-    """A session with a new folder, named after the time and the context."""
+def create_session(folder: Path, context: str) -> TuningSession:
+    """Create a session with a new folder, named after time and context."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    return Session(folder / f"{stamp}-{context}", context)
+    return TuningSession(folder / f"{stamp}-{context}", context)
 
 
-def last_session(folder: Path, context: str) -> Session:
-    """The latest session with this context. Raises UsageError without one."""
+def find_last_session(folder: Path, context: str) -> TuningSession:
+    """Return the latest session with this context. Raises UsageError without one."""
     sessions = sorted(folder.glob(f"*-{context}/{_FILE}"))
     if sessions:
-        return Session(sessions[-1].parent, context)
-    others = list(folder.glob(f"*/{_FILE}"))
-    reason = ": the engine, the load, the SLO or the settings have changed since" if others else ""
+        return TuningSession(sessions[-1].parent, context)
+    other_sessions = list(folder.glob(f"*/{_FILE}"))
+    reason = (
+        ": the engine, the load, the SLO or the settings have changed since"
+        if other_sessions
+        else ""
+    )
     raise UsageError(
         f"no session to resume{reason}", remedy="run the same command without --resume"
     )

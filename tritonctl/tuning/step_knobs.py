@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of the steps around a model's engine."""
+"""Build the knobs of the steps around a model's engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tritonctl.repository.ensembles import (
     Ensemble,
     step_model_name,
 )
-from tritonctl.tuning.overlays import doubling, of_step, with_base
+from tritonctl.tuning.overlays import doubled_values, include_base, step_overlay
 from tritonctl.tuning.space import (
     DELAY,
     DETOKENIZER_DELAY,
@@ -28,22 +28,24 @@ from tritonctl.tuning.space import (
 
 @dataclass(frozen=True)
 class StepKnobs:
-    """Makes them for one model; `engine` is the name of its engine step in Triton."""
+    """Builds the step knobs of one model."""
 
     name: str
-    engine: str
+    engine: str  # name of the engine step in Triton
     model: Model
     backends: Mapping[str, PythonBackend]
     cores: int
 
-    def of(self, ensemble: Ensemble) -> Iterator[Knob]:
-        """Those that the ensemble has."""
+    def ensemble_knobs(self, ensemble: Ensemble) -> Iterator[Knob]:
+        """Yield the knobs of the ensemble's steps."""
         backend = self.backends.get(ENGINE_STEP)
         inlines = {*backend.inlines} if backend is not None else set()
-        others = {each.name for step, each in self.backends.items() if step != ENGINE_STEP}
-        if others and others <= inlines:
-            yield self._fewer_steps(
-                FUSED, "one process for all steps: less CPU for each answer, the first one earlier"
+        surrounding_steps = {
+            each.name for step, each in self.backends.items() if step != ENGINE_STEP
+        }
+        if surrounding_steps and surrounding_steps <= inlines:
+            yield self._merge_switch(
+                FUSED, "one process for all steps: less CPU per response, earlier first token"
             )
         if self.model.serving.fused:
             return
@@ -52,16 +54,16 @@ class StepKnobs:
         if DETOKENIZER not in ensemble.steps:
             return
         if DETOKENIZER in inlines:
-            yield self._fewer_steps(
+            yield self._merge_switch(
                 INLINE,
-                "two steps instead of three take a quarter less CPU per token, but do not notice "
-                "that a client has left",
+                "two steps instead of three take a quarter less CPU per token, but do not detect "
+                "disconnected clients",
             )
         if not self.model.serving.inline_detokenizer:
             yield self._detokenizer_delay()
 
-    def _fewer_steps(self, name: str, reason: str) -> Knob:
-        """A switch of `serving` that moves steps into the engine; the knob has its name."""
+    def _merge_switch(self, name: str, reason: str) -> Knob:
+        """Return the knob of a `serving` switch that moves steps into the engine."""
         return Knob(
             name,
             (False, True),
@@ -78,9 +80,9 @@ class StepKnobs:
         base = int(groups[0].get("count", 1))
         return Knob(
             TOKENIZERS,
-            with_base(base, doubling(1, self.cores)),
+            include_base(base, doubled_values(1, self.cores)),
             base,
-            lambda count: of_step(
+            lambda count: step_overlay(
                 TOKENIZER, {"instance_group": [{"kind": "KIND_CPU", "count": count}]}
             ),
             step_model_name(self.name, TOKENIZER),
@@ -89,16 +91,18 @@ class StepKnobs:
         )
 
     def _detokenizer_delay(self) -> Knob:
-        own = self.backends[DETOKENIZER].max_queue_delay_microseconds if self.backends else 0
-        chosen = self.model.serving.dynamic_batching.max_queue_delay_microseconds
+        default_delay = (
+            self.backends[DETOKENIZER].max_queue_delay_microseconds if self.backends else 0
+        )
+        configured_delay = self.model.serving.dynamic_batching.max_queue_delay_microseconds
         raw = self.model.serving.config.get(DETOKENIZER, {}).get("dynamic_batching", {})
-        base = int(raw.get(DELAY, own if chosen is None else chosen))
+        base = int(raw.get(DELAY, default_delay if configured_delay is None else configured_delay))
         return Knob(
             DETOKENIZER_DELAY,
-            with_base(base, (0, 500, 1500, 5000)),
+            include_base(base, (0, 500, 1500, 5000)),
             base,
-            lambda value: of_step(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
+            lambda value: step_overlay(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
             step_model_name(self.name, DETOKENIZER),
-            "turns tokens of several streams into text together: less CPU, text a little later",
+            "detokenises several streams in one batch: less CPU, but slightly later text",
             frozenset({"batch"}),
         )

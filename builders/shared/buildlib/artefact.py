@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folders a build leaves in its working directory. Standard library only."""
+"""The folders that a build leaves in its working directory. Standard library only."""
 
 import hashlib
 import shutil
@@ -21,11 +21,11 @@ _TOKENIZER_FILES = (
 )
 
 
-def prepare(folders: Sequence[Path]) -> None:
+def create_folders(folders: Sequence[Path]) -> None:
     """Make the artefact's folders in the working directory.
 
     Raises:
-        BuildError: one is there already: results of two builds must not mix.
+        BuildError: a folder exists already. Results of two builds must not mix.
     """
     for folder in folders:
         if folder.exists():
@@ -37,26 +37,27 @@ def prepare(folders: Sequence[Path]) -> None:
 
 
 def copy_tokenizer(source: Path) -> None:
-    """Copy a checkpoint's tokenizer files into tokenizer/."""
+    """Copy the tokenizer files of a checkpoint into tokenizer/."""
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, TOKENIZER / name)
 
 
-def let_others_read(folder: Path) -> None:
-    """Give the files in `folder` to those who may read the folder.
+def grant_read_access(folder: Path) -> None:
+    """Let everyone who may read `folder` read its files.
 
-    safetensors makes files for their owner alone, and a server in a container is another user.
+    safetensors creates files that only their owner reads. A server in a container runs as another
+    user.
     """
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode | (path.parent.stat().st_mode & 0o444))
 
 
-def files(parts: Sequence[Path]) -> list[dict[str, Any]]:
+def list_files(parts: Sequence[Path]) -> list[dict[str, Any]]:
     """Return path, size in bytes and SHA-256 of every file of the artefact, sorted by path.
 
-    `parts`: the artefact's folders, and files beside them.
+    `parts`: the folders of the artefact and its single files.
     """
     files = (path for part in parts for path in (part, *part.rglob("*")) if path.is_file())
     return [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs and runtimes that a precision works with: builders/compatibility.toml, as the host reads it.
+"""Reads builders/compatibility.toml: the GPUs and runtimes of each precision.
 
-Standard library only.
+The host reads the same file. Standard library only.
 """
 
 from dataclasses import dataclass
@@ -15,59 +15,57 @@ _FILE = Path(__file__).resolve().parents[2] / "compatibility.toml"
 
 
 @dataclass(frozen=True)
-class Format:
-    """A precision, or a type of the KV cache.
+class FormatSupport:
+    """A precision or a type of the KV cache."""
 
-    `quant_algo`: its name in config.json and hf_quant_config.json; None: not quantised. `listed`:
-    compute capabilities that run it; `compiled`: those that a compiled engine can be for.
-    """
-
-    quant_algo: str | None
+    quant_algo: str | None  # in config.json and hf_quant_config.json; None: not quantised
     worlds: tuple[str, ...]
-    listed: tuple[str, ...]
-    compiled: tuple[str, ...]
+    listed: tuple[str, ...]  # compute capabilities that run it
+    compiled: tuple[str, ...]  # compute capabilities that engines can be compiled for
     reason: str
     nearest: tuple[str, ...]
 
 
-def precisions() -> dict[str, Format]:
+def precisions() -> dict[str, FormatSupport]:
     """Return TensorRT-LLM's precisions by name. Raises BuildError."""
     return _formats("precisions")
 
 
-def kv_cache_dtypes() -> dict[str, Format]:
-    """Return TensorRT-LLM's types of the KV cache by name. Raises BuildError."""
+def kv_cache_dtypes() -> dict[str, FormatSupport]:
+    """Return TensorRT-LLM's KV cache types by name. Raises BuildError."""
     return _formats("kv_cache_dtypes")
 
 
-def quant_algo(precision: str, unknown: str | None = None) -> str | None:
-    """Return what config.json calls a precision; `unknown` for one that the table lacks."""
-    known = precisions().get(precision)
-    return known.quant_algo if known else unknown
+def quant_algo(precision: str, default: str | None = None) -> str | None:
+    """Return the precision's name in config.json, or `default` if the table lacks it."""
+    number_format = precisions().get(precision)
+    return number_format.quant_algo if number_format else default
 
 
-def oldest_for_trtllm() -> str:
-    """Return the first compute capability that TensorRT-LLM supports."""
+def min_capability_trtllm() -> str:
+    """Return the lowest compute capability that TensorRT-LLM supports."""
     return next(
-        str(one["compute_capability"]) for one in _table()["architectures"] if one["trtllm"]
+        str(entry["compute_capability"]) for entry in _table()["architectures"] if entry["trtllm"]
     )
 
 
-def oldest_for_tensorrt() -> str:
-    """Return the first compute capability that TensorRT supports."""
-    known = _table()["architectures"]
-    return next(str(one["compute_capability"]) for one in known if one.get("tensorrt", True))
+def min_capability_tensorrt() -> str:
+    """Return the lowest compute capability that TensorRT supports."""
+    architectures = _table()["architectures"]
+    return next(
+        str(entry["compute_capability"]) for entry in architectures if entry.get("tensorrt", True)
+    )
 
 
 @cache
-def _formats(section: str) -> dict[str, Format]:
+def _formats(section: str) -> dict[str, FormatSupport]:
     return {name: _format(entry) for name, entry in _table()[section].items()}
 
 
-def _format(entry: dict[str, Any]) -> Format:
+def _format(entry: dict[str, Any]) -> FormatSupport:
     runs = (*entry["listed"], *entry.get("unlisted", ()))
     refused = runs if "engine" not in entry["worlds"] else entry.get("not_compiled", ())
-    return Format(
+    return FormatSupport(
         quant_algo=entry["quant_algo"] or None,
         worlds=tuple(entry["worlds"]),
         listed=tuple(entry["listed"]),
@@ -79,7 +77,7 @@ def _format(entry: dict[str, Any]) -> Format:
 
 @cache
 def _table() -> dict[str, Any]:
-    # Images up to 24.11 have Python 3.10, without it; a rule refuses them before it is needed.
+    # Images up to 24.11 have Python 3.10 without tomllib. A rule refuses them before this import.
     import tomllib
 
     try:

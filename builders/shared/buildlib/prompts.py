@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evaluation prompts: read, checked and tokenised before any heavy work starts."""
+"""Reads, checks and tokenises the evaluation prompts before any heavy work starts."""
 
 import itertools
 import json
@@ -7,37 +7,40 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buildlib.problems import BuildError
-from buildlib.request import EvaluationRequest
+from buildlib.request_types import RequestedEvaluation
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _LINE = '{"text_input": "...", "text_output": "..."}'
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """One prompt: its ids, the budget of answer tokens, and the answer that is right, if known."""
+class EvaluationPrompt:
+    """One tokenised prompt."""
 
     text: str
     ids: list[int]
-    max_tokens: int
-    answer: str | None
+    max_tokens: int  # of the answer
+    answer: str | None  # the right answer, if the file has it
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer in `folder` as a `tokenizers.Tokenizer`, the library serving uses.
+def load_tokenizer(folder: Path) -> "Tokenizer":
+    """Return the tokenizer in `folder`, read by the library that serving uses.
 
     Raises:
         BuildError: the library cannot read tokenizer.json.
     """
-    # Here, so that an environment without it still gets a result with a remedy.
+    # Imported here, so that an environment without it still gets a result with a remedy.
     from tokenizers import Tokenizer
 
     path = folder / "tokenizer.json"
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for whatever it dislikes
+    except Exception as error:  # the library raises bare Exception
         raise BuildError(
             f"{path}: is not a tokenizer that the tokenizers library reads: {error}",
             remedy="Save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
@@ -45,18 +48,20 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def read_prompts(
-    request: EvaluationRequest | None, tokenizer: Any, max_seq_len: int
-) -> list[Prompt]:
-    """Return the prompts of a JSONL file, one object per line; none without a request.
+    request: RequestedEvaluation | None, tokenizer: Any, max_seq_len: int
+) -> list[EvaluationPrompt]:
+    """Return the prompts of a JSONL file, one object per line. Without a request, return [].
 
     Raises:
-        BuildError: the file cannot be read, a line is malformed or too long, or it is empty.
+        BuildError: the file cannot be read, is empty, or has a malformed or too long line.
     """
     if request is None:
         return []
-    with closing(_lines(request.prompts)) as lines:
+    with closing(_numbered_lines(request.prompts)) as lines:
         prompts = [
-            _prompt(f"{request.prompts}:{number}", line, request.max_tokens, tokenizer, max_seq_len)
+            _parse_prompt(
+                f"{request.prompts}:{number}", line, request.max_tokens, tokenizer, max_seq_len
+            )
             for number, line in itertools.islice(lines, request.max_prompts)
         ]
     if not prompts:
@@ -65,7 +70,7 @@ def read_prompts(
     return prompts
 
 
-def _lines(path: Path) -> Generator[tuple[int, str], None, None]:
+def _numbered_lines(path: Path) -> Generator[tuple[int, str], None, None]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
@@ -81,21 +86,23 @@ def _lines(path: Path) -> Generator[tuple[int, str], None, None]:
         raise BuildError(problem, remedy="Save the file as UTF-8.") from error
 
 
-def _prompt(where: str, line: str, max_tokens: int, tokenizer: Any, max_seq_len: int) -> Prompt:
+def _parse_prompt(
+    location: str, line: str, max_tokens: int, tokenizer: Any, max_seq_len: int
+) -> EvaluationPrompt:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        problem = f"{where}: is not valid JSON: {error.msg} (column {error.colno})"
+        problem = f"{location}: is not valid JSON: {error.msg} (column {error.colno})"
         raise BuildError(problem, remedy=f"Write the line as {_LINE}.") from error
     text = entry.get("text_input") if isinstance(entry, dict) else None
     answer = entry.get("text_output") if isinstance(entry, dict) else None
     if not isinstance(text, str) or not text or not isinstance(answer, str | None):
-        problem = f"{where}: needs a text_input, and text_output must be text if given"
+        problem = f"{location}: needs a text_input, and text_output must be text if given"
         raise BuildError(problem, remedy=f"Write the line as {_LINE}.")
     ids = tokenizer.encode(text, add_special_tokens=True).ids
     if not 0 < len(ids) < max_seq_len:
         raise BuildError(
-            f"{where}: the prompt has {len(ids)} tokens, and max_seq_len is {max_seq_len}",
+            f"{location}: the prompt has {len(ids)} tokens, and max_seq_len is {max_seq_len}",
             remedy="Shorten the prompt, or raise engine.max_seq_len.",
         )
-    return Prompt(text, list(ids), min(max_tokens, max_seq_len - len(ids)), answer)
+    return EvaluationPrompt(text, list(ids), min(max_tokens, max_seq_len - len(ids)), answer)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoint itself as the reference: transformers in fp32, decoding greedily.
+"""The checkpoint as the reference of an evaluation: transformers in fp32 with greedy decoding.
 
-Importing this module imports torch and transformers: seconds, and only after the checks of
-checkpoint.py have passed.
+Importing this module imports torch and transformers, which takes seconds. Builders do it after
+the checks of checkpoint.py.
 """
 
 import itertools
@@ -11,26 +11,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from buildlib.problems import BuildError
-from buildlib.prompts import Prompt
-from buildlib.request import Request
+from buildlib.prompts import EvaluationPrompt
+from buildlib.request_types import BuilderRequest
 
-# Read when the libraries below are imported: the network is never needed here.
+# The libraries below read these on import: this module never uses the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 
 import torch
 import transformers
 
-# Below this many parameters a thread costs more than it brings: on two busy cores a 2M model
-# was 100 times slower with two threads than with one.
+# Smaller models run on one thread: on two busy cores a model of 2M parameters was 100 times slower
+# with two threads.
 THREADS_PAY_OFF_FROM = 50_000_000
 _BATCH = 32
 
 
-def load_model(request: Request, dtype: torch.dtype = torch.float32) -> Any:
+def load_model(request: BuilderRequest, dtype: torch.dtype = torch.float32) -> Any:
     """Return the checkpoint as a transformers model in `dtype`, in evaluation mode.
 
     Raises:
-        BuildError: the weights do not cover the model: transformers would invent the rest.
+        BuildError: tensors are missing. transformers would initialise them randomly.
     """
     transformers.logging.disable_progress_bar()
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
@@ -52,11 +52,11 @@ def load_model(request: Request, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def reference_answers(
-    model: Any, prompts: Sequence[Prompt], eos: frozenset[int], batch_size: int = _BATCH
+    model: Any, prompts: Sequence[EvaluationPrompt], eos: frozenset[int], batch_size: int = _BATCH
 ) -> list[list[int]]:
     """Return the greedy answer of a transformers model to each prompt, end token included.
 
-    Only prompts of equal length share a batch: padding would change the positions and the sums.
+    Only prompts of equal length share a batch, since padding changes positions and sums.
     """
     small = model.num_parameters() < THREADS_PAY_OFF_FROM
     threads = torch.get_num_threads()
@@ -64,9 +64,11 @@ def reference_answers(
     try:
         answers: dict[int, list[int]] = {}
         by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
-        for _, same in itertools.groupby(by_length, key=lambda index: len(prompts[index].ids)):
-            for batch in _batches(list(same), batch_size):
-                rows = _greedy(model, [prompts[index] for index in batch], eos)
+        for _, same_length in itertools.groupby(
+            by_length, key=lambda index: len(prompts[index].ids)
+        ):
+            for batch in _batches(list(same_length), batch_size):
+                rows = _decode_greedily(model, [prompts[index] for index in batch], eos)
                 answers.update(zip(batch, rows, strict=True))
     finally:
         torch.set_num_threads(threads)
@@ -78,7 +80,9 @@ def _batches(indices: list[int], size: int) -> Iterator[list[int]]:
         yield indices[start : start + size]
 
 
-def _greedy(model: Any, batch: Sequence[Prompt], eos: frozenset[int]) -> list[list[int]]:
+def _decode_greedily(
+    model: Any, batch: Sequence[EvaluationPrompt], eos: frozenset[int]
+) -> list[list[int]]:
     answers: list[list[int]] = [[] for _ in batch]
     step = torch.tensor([prompt.ids for prompt in batch], dtype=torch.int64, device=model.device)
     cache = None
@@ -88,12 +92,12 @@ def _greedy(model: Any, batch: Sequence[Prompt], eos: frozenset[int]) -> list[li
             cache = out.past_key_values
             step = out.logits[:, -1].argmax(dim=-1, keepdim=True)
             for prompt, answer, token in zip(batch, answers, step[:, 0].tolist(), strict=True):
-                if not _ended(answer, prompt, eos):
+                if not _is_finished(answer, prompt, eos):
                     answer.append(token)
-            if all(_ended(answer, p, eos) for p, answer in zip(batch, answers, strict=True)):
+            if all(_is_finished(answer, p, eos) for p, answer in zip(batch, answers, strict=True)):
                 break
     return answers
 
 
-def _ended(answer: list[int], prompt: Prompt, eos: frozenset[int]) -> bool:
+def _is_finished(answer: list[int], prompt: EvaluationPrompt, eos: frozenset[int]) -> bool:
     return len(answer) >= prompt.max_tokens or (bool(answer) and answer[-1] in eos)

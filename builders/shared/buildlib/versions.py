@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shaped an engine: libraries and machine. Standard library only."""
+"""The libraries and the CPU that made an engine. Standard library only."""
 
 import importlib.metadata
 import platform
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of installed `packages`, and of Python."""
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the installed versions of `packages` and of Python."""
     installed = {name: importlib.metadata.version(name) for name in packages}
     return {**installed, "python": platform.python_version()}
 
 
 def cpu_name() -> str:
-    """Return what the processor calls itself."""
+    """Return the CPU's model name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a checkpoint's weight files are there and whole. Standard library only."""
+"""Checks that the weight files of a checkpoint are present and whole. Standard library only."""
 
 import json
+import zipfile
 from pathlib import Path
 
 from buildlib.problems import BuildError, read_json_object
@@ -14,17 +15,17 @@ _SAVE_MODEL = (
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-# Of these transformers reads two names, as save_pretrained() gave them before safetensors.
+# The names that transformers reads: save_pretrained() wrote them before safetensors.
 _PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _HEADER_LENGTH_BYTES = 8
-# The limit of the safetensors format itself; anything larger is not a header.
-_LONGEST_HEADER = 100_000_000
+# The limit of the safetensors format.
+_MAX_HEADER_BYTES = 100_000_000
 
 
 def check_weights(folder: Path, *, allow_pickle: bool = False) -> None:
-    """Check that the checkpoint in `folder` has all its weights, as safetensors.
+    """Check that the checkpoint in `folder` has all its weights as safetensors.
 
-    allow_pickle: without safetensors, accept pickles, whose content is not checked.
+    `allow_pickle`: without safetensors, accept pickles and do not check their content.
 
     Raises:
         BuildError: weights are missing, pickled, truncated or damaged.
@@ -44,7 +45,7 @@ def check_weights(folder: Path, *, allow_pickle: bool = False) -> None:
 
 
 def tensor_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of a checkpoint's tensors, whose weights were checked; none of pickles."""
+    """Return the tensor names of a checked checkpoint. For pickles, return ()."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return tuple(read_json_object(index, remedy=DOWNLOAD_AGAIN)["weight_map"])
@@ -58,14 +59,31 @@ def tensor_names(folder: Path) -> tuple[str, ...]:
 
 
 def has_pickles(folder: Path) -> bool:
-    """Return whether the checkpoint in `folder` has weights that transformers reads by pickle."""
+    """Whether the checkpoint in `folder` has pickled weights that transformers reads."""
     return any((folder / name).is_file() for name in (_PICKLE, _PICKLE_INDEX))
 
 
 def _check_pickles(folder: Path) -> None:
     index = folder / _PICKLE_INDEX
     for file in _indexed_shards(folder, index) if index.is_file() else [folder / _PICKLE]:
-        refuse_pointer(file)
+        refuse_lfs_pointer(file)
+        _refuse_compressed(file)
+
+
+def _refuse_compressed(file: Path) -> None:
+    """Refuse what PyTorch never writes: it stores its records, and a bomb compresses them."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            compressed = [e for e in archive.infolist() if e.compress_type != zipfile.ZIP_STORED]
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        return  # the format before PyTorch 1.6, or a damaged file, which PyTorch reports
+    if compressed:
+        entry = compressed[0]
+        raise BuildError(
+            f"{file}: {entry.filename} is compressed, {entry.compress_size} to {entry.file_size} "
+            "bytes, as PyTorch never does it",
+            remedy=_SAVE_MODEL,
+        )
 
 
 def _indexed_shards(folder: Path, index: Path) -> list[Path]:
@@ -94,24 +112,24 @@ def _no_weights(folder: Path) -> BuildError:
         )
     return BuildError(
         f"{folder} has no weights: no model.safetensors, no model.safetensors.index.json",
-        remedy="Copy the weights beside config.json. " + _SAVE_MODEL,
+        remedy="Copy the weights next to config.json. " + _SAVE_MODEL,
     )
 
 
 def check_safetensors(path: Path) -> None:
-    """Check that a safetensors file is whole, from its header alone.
+    """Check by its header that a safetensors file is whole.
 
-    The format (https://github.com/huggingface/safetensors#format): 8 bytes little-endian length N,
+    Format (https://github.com/huggingface/safetensors#format): 8 bytes little-endian length N,
     N bytes of JSON whose `data_offsets` count from the end of the header, then the data.
 
     Raises:
         BuildError: the file is a git-lfs pointer, truncated, or not safetensors.
     """
-    refuse_pointer(path)
+    refuse_lfs_pointer(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
-        if length > _LONGEST_HEADER and size >= _HEADER_LENGTH_BYTES:
+        if length > _MAX_HEADER_BYTES and size >= _HEADER_LENGTH_BYTES:
             raise BuildError(f"{path}: is not a safetensors file", remedy=_SAVE_MODEL)
         if size < _HEADER_LENGTH_BYTES + length:
             raise _half_downloaded(path, f"it ends inside its header, at {size} bytes")
@@ -129,7 +147,7 @@ def _data_end(path: Path, header: bytes) -> int:
         tensors = json.loads(header)
         tensors.pop("__metadata__", None)
         return max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         problem = f"{path}: its safetensors header is damaged ({type(error).__name__}: {error})"
         raise BuildError(problem, remedy=DOWNLOAD_AGAIN) from error
 
@@ -138,8 +156,8 @@ def _half_downloaded(path: Path, detail: str) -> BuildError:
     return BuildError(f"{path}: is half-downloaded: {detail}", remedy=DOWNLOAD_AGAIN)
 
 
-def refuse_pointer(path: Path) -> None:
-    """Raise BuildError if `path` holds what git leaves in place of a file that lfs keeps."""
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raise BuildError if `path` is a git-lfs pointer instead of the file."""
     with path.open("rb") as file:
         start = file.read(len(_LFS_POINTER))
     if start == _LFS_POINTER:

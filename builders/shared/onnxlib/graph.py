@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ONNX graph's border, and every reason it cannot be served. Standard library only.
+"""Describes an ONNX graph and refuses one that cannot be served. Standard library only.
 
-The rules work on what `reader.py` took from the file, so that they need no onnx to be tested.
+The rules use the description that reader.py makes, so tests of them do not need onnx.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 from buildlib.problems import BuildError
 
-Dimension = int | str | None  # a size, the name of a variable one, or a variable one without a name
+Dimension = int | str | None  # a size, the name of a variable dimension, or None without a name
 
 # ONNX's names (onnx.proto, TensorProto.DataType) and Triton's (model_config.proto, DataType).
 TRITON_TYPES = {
@@ -42,165 +42,162 @@ _BATCH_REMEDY = (
 
 @dataclass(frozen=True)
 class OnnxTensor:
-    """An input or output. `shape` None: its rank is not known; `kind`: ONNX's name of the type."""
+    """An input or output of a graph."""
 
     name: str
     element_type: str
-    shape: tuple[Dimension, ...] | None
-    kind: str = "tensor"
+    shape: tuple[Dimension, ...] | None  # None: the rank is unknown
+    kind: str = "tensor"  # ONNX's name of the type
 
 
 @dataclass(frozen=True)
 class ExternalData:
-    """Weights outside the file: where, from which byte on (0 if absent), how many (None: rest)."""
+    """Weights of one tensor in another file."""
 
     tensor: str
     location: str
-    offset: int
-    length: int | None
+    offset: int  # bytes
+    length: int | None  # bytes; None: up to the end
 
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """What the rules look at. `operators`: types of operators by domain ("" is ONNX's own)."""
+    """The description of a graph that the rules check."""
 
     ir_version: int
     opsets: Mapping[str, int]
     inputs: tuple[OnnxTensor, ...]
     outputs: tuple[OnnxTensor, ...]
-    operators: Mapping[str, frozenset[str]]
+    operators: Mapping[str, frozenset[str]]  # types by domain; "" is ONNX's domain
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """What a runtime reads: operator sets from .. to, file format up to, operator domains."""
+class RuntimeSupport:
+    """The graphs that a runtime reads."""
 
     name: str
-    lowest_opset: int
-    highest_opset: int
-    highest_ir_version: int
+    min_opset: int
+    max_opset: int
+    max_ir_version: int
     domains: frozenset[str]
 
 
-def check_graph(graph: OnnxGraph, where: Path, runtime: Runtime) -> None:
-    """Check that a runtime can load the graph, and that Triton can batch and carry its tensors.
+def check_graph(graph: OnnxGraph, path: Path, runtime: RuntimeSupport) -> None:
+    """Check that the runtime can load the graph and that Triton can batch and carry its tensors.
 
     Raises:
-        BuildError: it cannot; the first reason found, outermost first.
+        BuildError: the first reason why not, outermost first.
     """
-    check_versions(graph, where, runtime)
-    check_operators(graph, where, runtime)
-    check_types(graph, where)
-    check_ranks(graph, where)
-    check_batch_dimension(graph, where)
+    check_versions(graph, path, runtime)
+    check_operators(graph, path, runtime)
+    check_types(graph, path)
+    check_ranks(graph, path)
+    check_batch_dimension(graph, path)
 
 
-def check_versions(graph: OnnxGraph, where: Path, runtime: Runtime) -> None:
-    """Raise BuildError for an operator set or a file format that the runtime does not read."""
-    opset = graph.opsets.get("", runtime.highest_opset)
-    if opset > runtime.highest_opset or graph.ir_version > runtime.highest_ir_version:
+def check_versions(graph: OnnxGraph, path: Path, runtime: RuntimeSupport) -> None:
+    """Raise BuildError for an opset or IR version that the runtime does not read."""
+    opset = graph.opsets.get("", runtime.max_opset)
+    if opset > runtime.max_opset or graph.ir_version > runtime.max_ir_version:
         raise BuildError(
-            f"{where}: uses opset {opset} and IR version {graph.ir_version}; {runtime.name} reads "
-            f"up to opset {runtime.highest_opset} and IR version {runtime.highest_ir_version}",
-            remedy=f"Export it again with opset_version={runtime.highest_opset} or lower.",
+            f"{path}: uses opset {opset} and IR version {graph.ir_version}; {runtime.name} reads "
+            f"up to opset {runtime.max_opset} and IR version {runtime.max_ir_version}",
+            remedy=f"Export it again with opset_version={runtime.max_opset} or lower.",
         )
-    if opset < runtime.lowest_opset:
+    if opset < runtime.min_opset:
         raise BuildError(
-            f"{where}: uses opset {opset}; {runtime.name} needs {runtime.lowest_opset} or higher",
+            f"{path}: uses opset {opset}; {runtime.name} needs {runtime.min_opset} or higher",
             remedy=f"Export it again, or onnx.version_converter.convert_version(model, "
-            f"{runtime.lowest_opset}).",
+            f"{runtime.min_opset}).",
         )
 
 
-def check_operators(graph: OnnxGraph, where: Path, runtime: Runtime) -> None:
+def check_operators(graph: OnnxGraph, path: Path, runtime: RuntimeSupport) -> None:
     """Raise BuildError for operators of a domain that the runtime does not have."""
     foreign = {d: types for d, types in graph.operators.items() if d not in runtime.domains}
     for domain, types in sorted(foreign.items()):
         raise BuildError(
-            f"{where}: uses operators of the domain {domain!r} ({', '.join(sorted(types))}), "
+            f"{path}: uses operators of the domain {domain!r} ({', '.join(sorted(types))}), "
             f"which {runtime.name} does not have",
-            remedy="Export the graph with standard operators only: custom ones need a library of "
-            "their own on the server.",
+            remedy="Export the graph with standard operators only: custom ones need a library on "
+            "the server.",
         )
 
 
-def check_types(graph: OnnxGraph, where: Path) -> None:
+def check_types(graph: OnnxGraph, path: Path) -> None:
     """Raise BuildError for inputs or outputs of a type that Triton cannot carry."""
     for tensor in (*graph.inputs, *graph.outputs):
         if tensor.kind != "tensor":
             raise BuildError(
-                f"{where}: {tensor.name} is a {tensor.kind}; Triton carries tensors only",
+                f"{path}: {tensor.name} is a {tensor.kind}; Triton carries tensors only",
                 remedy="Export the graph with tensors as inputs and outputs "
                 "(for classifiers of scikit-learn: zipmap=False).",
             )
         if tensor.element_type not in TRITON_TYPES:
             raise BuildError(
-                f"{where}: {tensor.name} is of the ONNX type {tensor.element_type}, which this "
+                f"{path}: {tensor.name} is of the ONNX type {tensor.element_type}, which this "
                 "path to Triton cannot carry",
                 remedy="Add a Cast at the border of the graph, to FLOAT or FLOAT16 for example.",
             )
 
 
-def check_ranks(graph: OnnxGraph, where: Path) -> None:
-    """Raise BuildError for inputs or outputs whose number of dimensions is not fixed."""
+def check_ranks(graph: OnnxGraph, path: Path) -> None:
+    """Raise BuildError for inputs or outputs with an unknown number of dimensions."""
     for tensor in (*graph.inputs, *graph.outputs):
         if tensor.shape is None:
             raise BuildError(
-                f"{where}: the number of dimensions of {tensor.name} is not known, and Triton "
+                f"{path}: the number of dimensions of {tensor.name} is unknown, and Triton "
                 "needs it in config.pbtxt",
                 remedy="Export it with shapes (variable sizes are fine), or run "
                 "onnx.shape_inference.infer_shapes and save the result.",
             )
 
 
-def check_batch_dimension(graph: OnnxGraph, where: Path) -> None:
-    """Raise BuildError unless requests can be joined along the first dimension of all inputs."""
+def check_batch_dimension(graph: OnnxGraph, path: Path) -> None:
+    """Raise BuildError unless requests can be batched along the first dimension of all inputs."""
     if not graph.inputs:
-        raise BuildError(f"{where}: has no inputs", remedy="Export a graph that takes inputs.")
+        raise BuildError(f"{path}: has no inputs", remedy="Export a graph that takes inputs.")
     for tensor in (*graph.inputs, *graph.outputs):
         if not tensor.shape:
             raise BuildError(
-                f"{where}: {tensor.name} is a scalar and has no batch dimension",
+                f"{path}: {tensor.name} is a scalar and has no batch dimension",
                 remedy=_BATCH_REMEDY,
-            )
-        if len(tensor.shape) == 1:
-            raise BuildError(
-                f"{where}: {tensor.name} has the batch dimension only, and config.pbtxt wants at "
-                "least one behind it",
-                remedy="Add an Unsqueeze or Squeeze at the border: [batch, 1] instead of [batch].",
             )
         if isinstance(tensor.shape[0], int):
             raise BuildError(
-                f"{where}: the first dimension of {tensor.name} is fixed at {tensor.shape[0]}, so "
+                f"{path}: the first dimension of {tensor.name} is fixed at {tensor.shape[0]}, so "
                 "requests cannot be batched along it",
                 remedy=_BATCH_REMEDY,
             )
-    names = {tensor.name: _first(tensor) for tensor in graph.inputs}
-    if len({name for name in names.values() if name is not None}) > 1:
-        listed = ", ".join(f"{tensor} has {name!r}" for tensor, name in names.items())
+    batch_dimensions = {tensor.name: _first_dimension(tensor) for tensor in graph.inputs}
+    if len({name for name in batch_dimensions.values() if name is not None}) > 1:
+        listed = ", ".join(f"{tensor} has {name!r}" for tensor, name in batch_dimensions.items())
         raise BuildError(
-            f"{where}: the inputs do not share the batch dimension: {listed}",
+            f"{path}: the inputs do not share the batch dimension: {listed}",
             remedy=_BATCH_REMEDY,
         )
 
 
-def check_not_quantised(graph: OnnxGraph, where: Path) -> None:
-    """Raise BuildError if the graph has quantised operators: quantising again would add errors."""
+def check_not_quantised(graph: OnnxGraph, path: Path) -> None:
+    """Raise BuildError if the graph has quantised operators. Quantising again would add errors."""
     standard = graph.operators.get("", frozenset())
     quantised = sorted(standard & _QUANTISED)
     if quantised:
         raise BuildError(
-            f"{where}: is quantised already ({', '.join(quantised)})",
-            remedy="Give the graph in fp32, or use precision fp32: served as it is.",
+            f"{path}: is quantised already ({', '.join(quantised)})",
+            remedy="Give the graph in fp32, or use precision fp32, which serves it unchanged.",
         )
 
 
-def _first(tensor: OnnxTensor) -> Dimension:
+def _first_dimension(tensor: OnnxTensor) -> Dimension:
     return tensor.shape[0] if tensor.shape else None
 
 
 def tensor_specs(graph: OnnxGraph) -> dict[str, list[dict[str, Any]]]:
-    """Return the `tensors` object of the build result: no batch dimension, -1 for variable ones."""
+    """Return the `tensors` object of the result, without the batch dimension; -1: variable.
+
+    A tensor of the batch dimension alone, such as a classifier's label, has no dims.
+    """
     return {"inputs": _specs(graph.inputs), "outputs": _specs(graph.outputs)}
 
 
@@ -216,7 +213,7 @@ def _specs(tensors: Sequence[OnnxTensor]) -> list[dict[str, Any]]:
 
 
 def check_external_data(entries: Sequence[ExternalData], model: Path) -> list[str]:
-    """Check that the weights kept outside of `model` are there and whole; return their files.
+    """Check that the external weights of `model` are present and whole; return their files.
 
     Raises:
         BuildError: a file is missing or too short, or its path leads out of the model's folder.
@@ -226,7 +223,7 @@ def check_external_data(entries: Sequence[ExternalData], model: Path) -> list[st
         if path.is_absolute() or ".." in path.parts:
             raise BuildError(
                 f"{model}: keeps {entry.tensor} in {entry.location}, outside its folder",
-                remedy="Save the model again with its data beside it: "
+                remedy="Save the model again with its data next to it: "
                 "onnx.save(model, FILE, save_as_external_data=True).",
             )
         _check_file(entry, model)
@@ -237,13 +234,13 @@ def _check_file(entry: ExternalData, model: Path) -> None:
     file = model.parent / entry.location
     if not file.is_file():
         raise BuildError(
-            f"{model}: keeps its weights in {entry.location}, which is not beside it",
-            remedy=f"Copy {entry.location} into {model.parent}; an ONNX model of this kind is "
-            "several files.",
+            f"{model}: keeps its weights in {entry.location}, which is not next to it",
+            remedy=f"Copy {entry.location} into {model.parent}: this model has several files.",
         )
-    needed, size = entry.offset + (entry.length or 0), file.stat().st_size
-    if size < needed:
+    required_bytes, size = entry.offset + (entry.length or 0), file.stat().st_size
+    if size < required_bytes:
         raise BuildError(
-            f"{file}: is truncated: {size} bytes are there, and {entry.tensor} ends at {needed}",
+            f"{file}: is truncated: {size} bytes are there, and {entry.tensor} ends at "
+            f"{required_bytes}",
             remedy="Copy or download the file again and let it finish.",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ONNX files for the rules in graph.py, and writes them. Importing this imports onnx."""
+"""Reads and writes ONNX files. Importing this module imports onnx."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ import onnx
 from buildlib.problems import BuildError
 from onnxlib.graph import ExternalData, OnnxGraph, OnnxTensor
 
-# ONNX's own operators go by two names.
+# ONNX's domain has two names.
 _STANDARD = {"ai.onnx": ""}
 
 
 def read_model(path: Path) -> Any:
-    """Return the ModelProto in `path`, weights kept in other files left there.
+    """Return the ModelProto in `path` without loading external weights.
 
     Raises:
         BuildError: the file cannot be read, is truncated, or is not ONNX.
@@ -29,14 +29,14 @@ def read_model(path: Path) -> Any:
     except Exception as error:  # protobuf's DecodeError, whose module moved between versions
         problem = f"{path}: is not a whole ONNX file ({error})"
         raise BuildError(problem, remedy=remedy) from error
-    # Protobuf reads many a foreign file without complaint, as an empty message.
+    # Protobuf reads many other files as an empty message.
     if not model.graph.node or not model.ir_version:
         raise BuildError(f"{path}: holds no ONNX graph", remedy=remedy)
     return model
 
 
-def graph_of(model: Any) -> OnnxGraph:
-    """Return what the rules look at."""
+def describe_graph(model: Any) -> OnnxGraph:
+    """Return the description of a ModelProto."""
     constants = {tensor.name for tensor in model.graph.initializer}
     operators: dict[str, set[str]] = defaultdict(set)
     functions = {(function.domain, function.name) for function in model.functions}
@@ -80,19 +80,21 @@ def _dimension(dimension: Any) -> int | str | None:
 
 
 def external_data(model: Any) -> list[ExternalData]:
-    """Return every weight that lies in another file."""
-    outside = (t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
+    """Return the weights of a ModelProto that lie in other files."""
+    external_tensors = (
+        t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL
+    )
     weights = []
-    for tensor in outside:
-        facts = {entry.key: entry.value for entry in tensor.external_data}
-        length = int(facts["length"]) if "length" in facts else None
-        offset = int(facts.get("offset", 0))
-        weights.append(ExternalData(tensor.name, facts.get("location", ""), offset, length))
+    for tensor in external_tensors:
+        fields = {entry.key: entry.value for entry in tensor.external_data}
+        length = int(fields["length"]) if "length" in fields else None
+        offset = int(fields.get("offset", 0))
+        weights.append(ExternalData(tensor.name, fields.get("location", ""), offset, length))
     return weights
 
 
 def write_model(model: Any, path: Path, *, external: bool) -> None:
-    """Write a ModelProto; `external`: its weights to a file beside it, PATH.data."""
+    """Write a ModelProto. `external`: write its weights to PATH.data."""
     if not external:
         onnx.save(model, path)
         return

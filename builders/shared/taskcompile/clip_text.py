@@ -1,31 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CLIP's tower of texts, for the task embedding: compiled from the checkpoint's files.
+"""Compiles the task embedding of CLIP's text tower. Standard library only.
 
-Its vectors compare with those of its images, so both have the checkpoint's own projection, and the
-length 1 only where the project asks for it. Standard library only.
+Text vectors compare with image vectors, so both use the checkpoint's projection. Vectors have
+length 1 only if the project sets `normalize`.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tasklib.task_file import TextSettings
+
 from buildlib.checkpoint import refuse_quantised
 from buildlib.problems import BuildError, read_json_object
-from buildlib.request import Request
-from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
-from taskcompile.task import EMBEDDING, Normalize, Task, Text, refuse_remote_code
+from buildlib.request_types import BuilderRequest
+from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_lfs_pointer
+from taskcompile.task import (
+    EMBEDDING,
+    Normalize,
+    TextTask,
+    refuse_remote_code,
+)
 
 CLASSES = ("CLIPModel", "CLIPTextModelWithProjection")
-# The class that is exported of either.
+# The class that is exported for both.
 ARCHITECTURE = CLASSES[-1]
 INPUTS = ("input_ids", "attention_mask")
 _SAVE_TOKENIZER = "Save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
-# Tokens behind the end of a text change nothing: the state at its end is the vector's.
+# Tokens after the end of a text change nothing: CLIP takes the state at the end.
 _PADDING = 0
 
 
 def is_clip(checkpoint: Path) -> bool:
-    """Whether the checkpoint is a CLIP with a tower of texts."""
+    """Whether the checkpoint is a CLIP with a text tower."""
     file = checkpoint / "config.json"
     if not file.is_file():
         return False
@@ -33,11 +40,11 @@ def is_clip(checkpoint: Path) -> bool:
     return isinstance(names, list) and bool(names) and names[0] in CLASSES
 
 
-def compile_clip_text(request: Request, *, pooling: str | None, normalize: bool) -> Task:
-    """The task of the request's checkpoint.
+def compile_clip_text(request: BuilderRequest, *, pooling: str | None, normalize: bool) -> TextTask:
+    """Compile the task of the request's checkpoint.
 
     Raises:
-        BuildError: the files lack something, or the request asks for what CLIP does not have.
+        BuildError: the files are incomplete, or CLIP does not support the request.
     """
     folder = request.checkpoint
     file = folder / "config.json"
@@ -51,19 +58,19 @@ def compile_clip_text(request: Request, *, pooling: str | None, normalize: bool)
             remedy="Remove pooling from engine.options.",
         )
     tower = config.get("text_config")
-    own = tower if isinstance(tower, dict) else config
-    dimension = config.get("projection_dim", own.get("projection_dim"))
+    text_config = tower if isinstance(tower, dict) else config
+    dimension = config.get("projection_dim", text_config.get("projection_dim"))
     if type(dimension) is not int or dimension < 1:
         raise BuildError(
             f"{file}: projection_dim is {dimension!r}, expected a whole number",
             remedy="Add it as the model was trained, or save the model again.",
         )
-    text = Text(
-        max_seq_len=_max_seq_len(request, file, own),
+    text = TextSettings(
+        max_seq_len=_max_seq_len(request, file, text_config),
         pad_id=_PADDING,
         inputs=INPUTS,
     )
-    return Task(
+    return TextTask(
         name=EMBEDDING,
         text=text,
         library="transformers",
@@ -73,28 +80,28 @@ def compile_clip_text(request: Request, *, pooling: str | None, normalize: bool)
     )
 
 
-def _max_seq_len(request: Request, file: Path, own: Mapping[str, Any]) -> int:
+def _max_seq_len(request: BuilderRequest, file: Path, text_config: Mapping[str, Any]) -> int:
     folder = request.checkpoint
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise BuildError(f"{folder} has no {name}", remedy=_SAVE_TOKENIZER)
-        refuse_pointer(folder / name)
-    positions = own.get("max_position_embeddings", 77)
+        refuse_lfs_pointer(folder / name)
+    positions = text_config.get("max_position_embeddings", 77)
     settings = read_json_object(folder / "tokenizer_config.json", remedy=_SAVE_TOKENIZER)
     if settings.get("truncation_side", "right") != "right":
         raise BuildError(
-            f"{folder / 'tokenizer_config.json'}: truncation_side is not right, and the end of a "
-            "text is what CLIP reads",
+            f"{folder / 'tokenizer_config.json'}: truncation_side is not right, and CLIP reads "
+            "the end of a text",
             remedy="Set it to right.",
         )
     limit = settings.get("model_max_length")
-    most = positions
+    max_tokens = positions
     if isinstance(limit, int | float) and limit >= 1:
-        most = min(most, int(limit))
-    asked = request.limits.max_seq_len
-    if asked is not None and asked > most:
+        max_tokens = min(max_tokens, int(limit))
+    requested = request.limits.max_seq_len
+    if requested is not None and requested > max_tokens:
         raise BuildError(
-            f"engine.max_seq_len is {asked}, and {file} reads {most} tokens of a text",
-            remedy=f"Set engine.max_seq_len to {most} or less.",
+            f"engine.max_seq_len is {requested}, and {file} reads {max_tokens} tokens of a text",
+            remedy=f"Set engine.max_seq_len to {max_tokens} or less.",
         )
-    return asked or most
+    return requested or max_tokens

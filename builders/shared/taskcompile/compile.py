@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint's files to its task. What is not known is refused by its name, never guessed.
+"""Compiles a checkpoint's files to a text task. Standard library only.
 
-Standard library only.
+An unknown setting is refused by name, never guessed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from buildlib.checkpoint import largest_token_id
+from tasklib.task_file import TextSettings
+
+from buildlib.checkpoint import max_vocabulary_id
 from buildlib.problems import BuildError, read_json_object
-from buildlib.request import Request
-from buildlib.weights import DOWNLOAD_AGAIN, refuse_pointer
+from buildlib.request_types import BuilderRequest
+from buildlib.weights import DOWNLOAD_AGAIN, refuse_lfs_pointer
 from taskcompile.prompts import (
     CROSS_ENCODER,
     SENTENCE_TRANSFORMER,
@@ -31,7 +33,7 @@ from taskcompile.sentence_modules import (
     read_modules,
     read_settings,
     refuse_other_modules,
-    width_of,
+    vector_width,
 )
 from taskcompile.task import (
     CLASSIFICATION,
@@ -39,39 +41,42 @@ from taskcompile.task import (
     RERANK,
     TAGGING,
     TEXT_TASKS,
+    TYPE_IDS,
+    EmbeddingStep,
     Normalize,
     Pooling,
-    Step,
-    Task,
-    Text,
+    TextTask,
     refuse_remote_code,
 )
 
 _TRANSFORMERS, _SENTENCE_TRANSFORMERS = "transformers", "sentence-transformers"
-# Which class of transformers a task's checkpoint is; embeddings come of the model without a head.
+# The transformers class of each task's checkpoint. Embeddings use the model without a head.
 _HEADS = {
     CLASSIFICATION: "ForSequenceClassification",
     RERANK: "ForSequenceClassification",
     TAGGING: "ForTokenClassification",
 }
 _SIDES = ("right", "left")
+# transformers' classes for any tokenizer.json: they give token types only if model_input_names says
+# so. Classes of a model know better.
+_GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 _SAVE_TOKENIZER = "Save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """What the task needs to know of the encoder. `positions`: tokens it was trained for."""
+class EncoderFacts:
+    """The encoder's properties that the task depends on."""
 
     architecture: str
     vocab_size: int
     hidden_size: int
-    positions: int
+    positions: int  # tokens it was trained for
     pad_id: int
     inputs: tuple[str, ...]
 
 
-def head_for(task: str | None, architecture: str) -> str:
-    """The class that is exported: without a head for embeddings, whatever it was saved as.
+def exported_class(task: str | None, architecture: str) -> str:
+    """Return the class to export. For embeddings it has no head, whatever the checkpoint has.
 
     Raises:
         BuildError: the checkpoint's class has another head than the task needs.
@@ -79,38 +84,39 @@ def head_for(task: str | None, architecture: str) -> str:
     if task == EMBEDDING:
         base, _, head = architecture.partition("For")
         return f"{base}Model" if head else architecture
-    wanted = _HEADS.get(task or "")
-    if wanted is None or architecture.endswith(wanted):
+    required_head = _HEADS.get(task or "")
+    if required_head is None or architecture.endswith(required_head):
         return architecture
-    fitting = [name for name, head in _HEADS.items() if architecture.endswith(head)]
+    matching_tasks = [name for name, head in _HEADS.items() if architecture.endswith(head)]
     raise BuildError(
-        f"the task {task} needs a checkpoint of a class ...{wanted}, and this one is "
+        f"the task {task} needs a checkpoint of a class ...{required_head}, and this one is "
         f"{architecture}",
-        remedy=f"Set task to {' or '.join(fitting or [EMBEDDING])}, or use another checkpoint.",
+        remedy=f"Set task to {' or '.join(matching_tasks or [EMBEDDING])}, or use another "
+        "checkpoint.",
     )
 
 
 def compile_task(
-    request: Request, encoder: Encoder, *, pooling: str | None, normalize: bool
-) -> Task:
-    """The task of the request's checkpoint.
+    request: BuilderRequest, encoder: EncoderFacts, *, pooling: str | None, normalize: bool
+) -> TextTask:
+    """Compile the task of the request's checkpoint.
 
-    `pooling` and `normalize`: what the project says of a checkpoint without modules.json.
+    `pooling` and `normalize`: the project's settings for a checkpoint without modules.json.
 
     Raises:
-        BuildError: the files lack something, or name what is not known.
+        BuildError: the files are incomplete or have an unknown setting.
     """
     name = request.task
     if name not in TEXT_TASKS:
         raise BuildError(
-            f"the task {name} is not one of texts", remedy=f"Use one of: {', '.join(TEXT_TASKS)}."
+            f"the task {name} is not a text task", remedy=f"Use one of: {', '.join(TEXT_TASKS)}."
         )
     folder = request.checkpoint
     file = folder / "config.json"
     config = read_json_object(file, remedy=DOWNLOAD_AGAIN)
     refuse_remote_code(folder, config, trust_remote_code=request.trust_remote_code, task=name)
     if name == EMBEDDING:
-        return _embedding(request, encoder, pooling, normalize=normalize)
+        return _compile_embedding(request, encoder, pooling, normalize=normalize)
     if pooling is not None or normalize:
         raise BuildError(
             f"engine.options sets pooling or normalize, and the task {name} has no vectors",
@@ -118,19 +124,19 @@ def compile_task(
         )
     labels = read_labels(file, config)
     if name == RERANK:
-        return _rerank(request, encoder, config, labels)
+        return _compile_rerank(request, encoder, config, labels)
     if name == CLASSIFICATION:
-        return Task(
+        return TextTask(
             name=name,
-            text=_text(request, encoder, None),
+            text=_text_settings(request, encoder, None),
             library=_TRANSFORMERS,
             reference="TextClassificationPipeline",
             labels=labels,
             activation=classifier_activation(file, config, labels),
         )
-    return Task(
+    return TextTask(
         name=name,
-        text=_text(request, encoder, None),
+        text=_text_settings(request, encoder, None),
         library=_TRANSFORMERS,
         reference="TokenClassificationPipeline",
         labels=labels,
@@ -138,15 +144,17 @@ def compile_task(
     )
 
 
-def _embedding(request: Request, encoder: Encoder, pooling: str | None, *, normalize: bool) -> Task:
+def _compile_embedding(
+    request: BuilderRequest, encoder: EncoderFacts, pooling: str | None, *, normalize: bool
+) -> TextTask:
     folder = request.checkpoint
     model_config = read_model_config(folder)
     require_family(folder, model_config, SENTENCE_TRANSFORMER, EMBEDDING)
-    steps = _steps(request, encoder, pooling, normalize=normalize)
+    steps = _embedding_steps(request, encoder, pooling, normalize=normalize)
     settings = read_settings(folder)
     prompts, default = read_prompts(folder, model_config)
     pooled = next(step for step in steps if isinstance(step, Pooling))
-    text = _text(
+    text = _text_settings(
         request,
         encoder,
         settings.max_seq_length,
@@ -155,19 +163,19 @@ def _embedding(request: Request, encoder: Encoder, pooling: str | None, *, norma
         default_prompt=default,
         include_prompt=pooled.include_prompt,
     )
-    return Task(
+    return TextTask(
         name=EMBEDDING,
         text=text,
         library=_SENTENCE_TRANSFORMERS,
         reference=SENTENCE_TRANSFORMER,
         steps=steps,
-        dimension=width_of(steps, encoder.hidden_size),
+        dimension=vector_width(steps, encoder.hidden_size),
     )
 
 
-def _steps(
-    request: Request, encoder: Encoder, pooling: str | None, *, normalize: bool
-) -> tuple[Step, ...]:
+def _embedding_steps(
+    request: BuilderRequest, encoder: EncoderFacts, pooling: str | None, *, normalize: bool
+) -> tuple[EmbeddingStep, ...]:
     folder = request.checkpoint
     if has_modules(folder):
         if pooling is not None or normalize:
@@ -179,7 +187,7 @@ def _steps(
         return read_modules(folder, encoder.hidden_size, allow_pickle=request.allow_pickle)
     if pooling is None:
         raise BuildError(
-            f"{folder} has no modules.json, so nothing says how {encoder.architecture} becomes one "
+            f"{folder} has no modules.json, so nothing says how {encoder.architecture} makes one "
             "vector of a text; a wrong choice has the right shape and finds the wrong texts",
             remedy="Set engine.options.pooling as the model's authors say (one of "
             f"{', '.join(MODES)}), and normalize: true where they divide by the length. Or save it "
@@ -188,9 +196,12 @@ def _steps(
     return (Pooling((pooling,)), *((Normalize(),) if normalize else ()))
 
 
-def _rerank(
-    request: Request, encoder: Encoder, config: Mapping[str, Any], labels: tuple[str, ...]
-) -> Task:
+def _compile_rerank(
+    request: BuilderRequest,
+    encoder: EncoderFacts,
+    config: Mapping[str, Any],
+    labels: tuple[str, ...],
+) -> TextTask:
     folder = request.checkpoint
     if len(labels) != 1:
         raise BuildError(
@@ -209,9 +220,9 @@ def _rerank(
             remedy="Set default_prompt_name to null and send it with the query yourself.",
         )
     settings = read_settings(folder)
-    return Task(
+    return TextTask(
         name=RERANK,
-        text=_text(
+        text=_text_settings(
             request, encoder, settings.max_seq_length, lower_case=settings.lower_case, pair=True
         ),
         library=_SENTENCE_TRANSFORMERS,
@@ -221,18 +232,23 @@ def _rerank(
     )
 
 
-def _text(request: Request, encoder: Encoder, longest: int | None, **others: Any) -> Text:
-    """How texts are read; `longest`: what sentence-transformers keeps, over the tokenizer's own."""
+def _text_settings(
+    request: BuilderRequest, encoder: EncoderFacts, max_seq_length: int | None, **fields: Any
+) -> TextSettings:
+    """Return how texts are encoded.
+
+    `max_seq_length`: the limit of sentence-transformers, which overrides the tokenizer's.
+    """
     folder = request.checkpoint
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise BuildError(f"{folder} has no {name}", remedy=_SAVE_TOKENIZER)
-        refuse_pointer(folder / name)
+        refuse_lfs_pointer(folder / name)
     tokenizer = read_json_object(folder / "tokenizer.json", remedy=_SAVE_TOKENIZER)
-    largest = largest_token_id(tokenizer)
-    if largest >= encoder.vocab_size:
+    max_token_id = max_vocabulary_id(tokenizer)
+    if max_token_id >= encoder.vocab_size:
         raise BuildError(
-            f"{folder / 'tokenizer.json'}: has token ids up to {largest}, and the model knows "
+            f"{folder / 'tokenizer.json'}: has token ids up to {max_token_id}, and the model knows "
             f"{encoder.vocab_size} (config.json: vocab_size): the tokenizer is of another model",
             remedy="Put the model's own tokenizer there.",
         )
@@ -243,33 +259,52 @@ def _text(request: Request, encoder: Encoder, longest: int | None, **others: Any
             f"{folder / 'tokenizer_config.json'}: truncation_side is {side!r}",
             remedy=f"Set it to one of {', '.join(_SIDES)}.",
         )
-    return Text(
-        max_seq_len=_max_seq_len(request, encoder, longest, settings.get("model_max_length")),
+    return TextSettings(
+        max_seq_len=_max_seq_len(
+            request, encoder, max_seq_length, settings.get("model_max_length")
+        ),
         pad_id=encoder.pad_id,
-        inputs=encoder.inputs,
+        inputs=_read_inputs(encoder.inputs, settings),
         truncation_side=side,
-        **others,
+        **fields,
     )
 
 
-def _max_seq_len(request: Request, encoder: Encoder, longest: int | None, own: Any) -> int:
-    """Tokens of a text. `own`: the tokenizer's, a number as large as 1e30 where it has none."""
-    if longest is None and isinstance(own, int | float) and own >= 1:
-        longest = int(own)
-    most = min(longest or encoder.positions, encoder.positions)
-    asked = request.limits.max_seq_len
-    if asked is not None and asked > most:
+def _read_inputs(inputs: tuple[str, ...], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the encoder's inputs that the library's tokenizer gives.
+
+    Without token types the model takes zeros, whatever tokenizer.json's post-processor says.
+    """
+    names = settings.get("model_input_names")
+    if not isinstance(names, list):
+        if settings.get("tokenizer_class") not in _GENERIC_TOKENIZERS:
+            return inputs
+        names = []
+    return tuple(name for name in inputs if name != TYPE_IDS or name in names)
+
+
+def _max_seq_len(
+    request: BuilderRequest, encoder: EncoderFacts, max_seq_length: int | None, tokenizer_limit: Any
+) -> int:
+    """Return the tokens of a text. `tokenizer_limit`: up to 1e30 if the tokenizer has no limit."""
+    if max_seq_length is None and isinstance(tokenizer_limit, int | float) and tokenizer_limit >= 1:
+        max_seq_length = int(tokenizer_limit)
+    max_tokens = min(max_seq_length or encoder.positions, encoder.positions)
+    requested = request.limits.max_seq_len
+    if requested is not None and requested > max_tokens:
         raise BuildError(
-            f"engine.max_seq_len is {asked}, and {request.checkpoint} reads {most} tokens of a "
-            "text (its max_seq_length, its tokenizer's model_max_length or its positions)",
-            remedy=f"Set engine.max_seq_len to {most} or less.",
+            f"engine.max_seq_len is {requested}, and {request.checkpoint} reads {max_tokens} "
+            "tokens of a text (its max_seq_length, its tokenizer's model_max_length or its "
+            "positions)",
+            remedy=f"Set engine.max_seq_len to {max_tokens} or less.",
         )
-    tokens = request.limits.max_num_tokens
-    chosen = asked or most
-    if tokens is not None and tokens < chosen:
+    max_num_tokens = request.limits.max_num_tokens
+    max_seq_len = requested or max_tokens
+    if max_num_tokens is not None and max_num_tokens < max_seq_len:
         raise BuildError(
-            f"engine.max_num_tokens is {tokens}, and one text may have {chosen} tokens",
-            remedy=f"Set engine.max_num_tokens to {chosen} or more, or engine.max_seq_len to "
-            f"{tokens}.",
+            f"engine.max_num_tokens is {max_num_tokens}, and one text may have {max_seq_len} "
+            "tokens",
+            remedy=f"Set engine.max_num_tokens to {max_seq_len} or more, or engine.max_seq_len to "
+            f"{max_num_tokens}.",
         )
-    return chosen
+    return max_seq_len

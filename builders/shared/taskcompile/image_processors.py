@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a checkpoint's image processor: every setting, its class's defaults filled in.
+"""Compiles a checkpoint's image processor: every setting, with the defaults of its class.
 
-Standard library only. The classes are transformers' `<name>Pil`, whose defaults stand below; a
-class, a setting or a value that is not known here is refused, for what it changes in the pixels
-would be guessed.
+The classes are transformers' `<name>Pil`; their defaults are below. An unknown class, setting or
+value is refused, because its effect on the pixels would be a guess. Standard library only.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from buildlib.problems import BuildError, nearest, nearest_class, read_json_object
+from buildlib.problems import BuildError, did_you_mean, did_you_mean_class, read_json_object
 from buildlib.weights import DOWNLOAD_AGAIN
 
-# The newer file wins, where it has the processor inside; as in transformers.
+# As in transformers, the newer file wins if it contains the processor.
 _PROCESSOR = "processor_config.json"
 _PREPROCESSOR = "preprocessor_config.json"
 _NESTED = "image_processor"
@@ -26,11 +25,11 @@ _HALF = [0.5, 0.5, 0.5]
 _CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
 _CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
 _BILINEAR, _BICUBIC = 2, 3
-_FILTERS = 6  # of Pillow, numbered from 0
+_FILTER_COUNT = 6  # of Pillow, numbered from 0
 _CHANNELS = 3
 _CONVNEXT = "ConvNextImageProcessor"
 
-# Of every class, where its own line does not say otherwise.
+# Defaults of every class; its entry below overrides them.
 _SHARED: dict[str, Any] = {
     "do_resize": True,
     "do_center_crop": False,
@@ -71,8 +70,8 @@ _CLASSES: dict[str, dict[str, Any]] = {
     "SiglipImageProcessor": {"size": _SQUARE, "default_to_square": False, "resample": _BICUBIC},
     "ViTImageProcessor": {"size": _SQUARE, "resample": _BILINEAR},
 }
-# By config.json's model_type, where the file names no class.
-_BY_MODEL = {
+# By config.json's model_type, if the file names no class.
+_CLASS_BY_MODEL_TYPE = {
     "beit": "BeitImageProcessor",
     "clip": "CLIPImageProcessor",
     "clip_vision_model": "CLIPImageProcessor",
@@ -86,7 +85,7 @@ _BY_MODEL = {
     "swin": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
 }
-# They change no pixels of one image; `do_convert_rgb` is done to all, as pipelines do it.
+# These change no pixels of a single image. `do_convert_rgb` is applied always, as in pipelines.
 _WITHOUT_EFFECT = {
     "_processor_class",
     "_valid_processor_keys",
@@ -101,36 +100,38 @@ _WITHOUT_EFFECT = {
     "reduce_labels",
     "return_tensors",
 }
-# Known, and only with the value that changes nothing.
+# Supported only with the value that changes nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "data_format": ("channels_first",),
     "do_pad": (False,),
     "use_square_size": (False,),
 }
 _BOOLEANS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "default_to_square")
-_KNOWN = {*_SHARED, "size", "resample"}
+_SUPPORTED_KEYS = {*_SHARED, "size", "resample"}
 
 
-def image_processor(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def compile_image_processor(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `image` object of task.json (python_backends/tasklib/image_settings.py).
 
     `config`: the checkpoint's config.json.
 
     Raises:
-        BuildError: there is none, or one that would have to be guessed.
+        BuildError: the processor is missing or not supported.
     """
     path, raw = _read(folder)
     name = _class_name(path, raw, config)
-    _refuse_unknown(path, name, raw)
+    _refuse_unsupported(path, name, raw)
     values = _SHARED | _CLASSES[name]
-    # As in transformers, null is the class's own.
+    # As in transformers, null stands for the default of the class.
     values |= {key: raw[key] for key in values if raw.get(key) is not None}
     for key in _BOOLEANS:
         if not isinstance(values[key], bool):
-            raise _wrong(path, key, values[key], "true or false")
+            raise _invalid_setting(path, key, values[key], "true or false")
     is_convnext = name == _CONVNEXT
     if "crop_pct" in raw and raw["crop_pct"] is not None and not is_convnext:
-        raise _wrong(path, "crop_pct", raw["crop_pct"], f"nothing: only {_CONVNEXT} has it")
+        raise _invalid_setting(
+            path, "crop_pct", raw["crop_pct"], f"nothing: only {_CONVNEXT} has it"
+        )
     size = _size(path, "size", values["size"], square=values["default_to_square"])
     crop = values["crop_size"]
     crop_size = _size(path, "crop_size", crop, square=True) if crop is not None else {}
@@ -149,7 +150,7 @@ def image_processor(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "image_std": _channels(path, "image_std", values["image_std"]),
     }
     if 0 in compiled["image_std"]:
-        raise _wrong(path, "image_std", values["image_std"], "numbers other than 0")
+        raise _invalid_setting(path, "image_std", values["image_std"], "numbers other than 0")
     height, width = _output_size(path, compiled)
     return compiled | {"height": height, "width": width}
 
@@ -163,8 +164,8 @@ def _read(folder: Path) -> tuple[Path, dict[str, Any]]:
     path = folder / _PREPROCESSOR
     if not path.is_file():
         raise BuildError(
-            f"{folder} has no {_PREPROCESSOR}, so nobody says how its images were prepared",
-            remedy=f"Copy the model's own {_PREPROCESSOR} beside config.json. {_SAVE_AGAIN}",
+            f"{folder} has no {_PREPROCESSOR}, so its image preprocessing is unknown",
+            remedy=f"Copy the model's own {_PREPROCESSOR} next to config.json. {_SAVE_AGAIN}",
         )
     return path, read_json_object(path, remedy=DOWNLOAD_AGAIN)
 
@@ -175,38 +176,40 @@ def _class_name(path: Path, raw: Mapping[str, Any], config: Mapping[str, Any]) -
             f"{path}: its image processor is Python code in the checkpoint (auto_map)",
             remedy="Use a checkpoint whose processor is a class of transformers.",
         )
-    given = raw.get("image_processor_type") or raw.get("feature_extractor_type")
-    if given is None:
-        given = _BY_MODEL.get(str(config.get("model_type")))
-    if given is None:
+    declared_class = raw.get("image_processor_type") or raw.get("feature_extractor_type")
+    if declared_class is None:
+        declared_class = _CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
+    if declared_class is None:
         raise BuildError(
             f"{path}: names no image_processor_type, and config.json has the model_type "
-            f"{config.get('model_type')!r}, whose processor is not known",
+            f"{config.get('model_type')!r}, whose processor is unknown",
             remedy=f"Add image_processor_type, one of: {', '.join(_CLASSES)}.",
         )
-    name = str(given).removesuffix("Fast").removesuffix("Pil")
+    name = str(declared_class).removesuffix("Fast").removesuffix("Pil")
     name = name.replace("FeatureExtractor", "ImageProcessor")
     if name not in _CLASSES:
         raise BuildError(
-            f"{path}: the image processor {given} is not known{nearest_class(name, _CLASSES)}",
+            f"{path}: the image processor {declared_class} is not "
+            f"known{did_you_mean_class(name, _CLASSES)}",
             remedy=f"Known are {', '.join(_CLASSES)}, with `Fast` or without. Or export the model "
             "as model.onnx and serve it as `task: tensors`, with a step of your own in front.",
         )
     return name
 
 
-def _refuse_unknown(path: Path, name: str, raw: Mapping[str, Any]) -> None:
+def _refuse_unsupported(path: Path, name: str, raw: Mapping[str, Any]) -> None:
     for key, value in raw.items():
-        if value is None or key in _WITHOUT_EFFECT or key in _KNOWN:
+        if value is None or key in _WITHOUT_EFFECT or key in _SUPPORTED_KEYS:
             continue
         if key in _NEUTRAL:
             if value not in _NEUTRAL[key]:
-                raise _wrong(path, key, value, f"{_NEUTRAL[key][0]!r}, or none")
+                raise _invalid_setting(path, key, value, f"{_NEUTRAL[key][0]!r}, or none")
             continue
         raise BuildError(
-            f"{path}: {name} has no setting {key} that is known here{nearest(key, _KNOWN)}",
-            remedy=f"If it changes no pixels, remove it; else the model needs a step of your own: "
-            f"serve it as `task: tensors`. {_SAVE_AGAIN}",
+            f"{path}: the setting {key} of {name} is not supported"
+            f"{did_you_mean(key, _SUPPORTED_KEYS)}",
+            remedy="If it changes no pixels, remove it; else serve the model as `task: tensors` "
+            f"with your own step. {_SAVE_AGAIN}",
         )
 
 
@@ -217,21 +220,23 @@ def _size(path: Path, key: str, value: Any, *, square: bool) -> dict[str, int]:
         value = dict(zip(("height", "width"), value, strict=True))
     elif isinstance(value, dict):
         value = {name: edge for name, edge in value.items() if edge is not None}
-    fits = isinstance(value, dict) and set(value) in ({"height", "width"}, {"shortest_edge"})
-    if not fits or not all(type(edge) is int and edge > 0 for edge in value.values()):
-        raise _wrong(path, key, value, "height and width, or shortest_edge, in pixels")
+    is_valid = isinstance(value, dict) and set(value) in ({"height", "width"}, {"shortest_edge"})
+    if not is_valid or not all(type(edge) is int and edge > 0 for edge in value.values()):
+        raise _invalid_setting(path, key, value, "height and width, or shortest_edge, in pixels")
     return dict(value)
 
 
 def _filter(path: Path, value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _FILTERS:
-        raise _wrong(path, "resample", value, "the number of one of Pillow's filters, 0 to 5")
+    if type(value) is not int or not 0 <= value < _FILTER_COUNT:
+        raise _invalid_setting(
+            path, "resample", value, "the number of one of Pillow's filters, 0 to 5"
+        )
     return int(value)
 
 
 def _number(path: Path, key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise _wrong(path, key, value, "a number above 0")
+        raise _invalid_setting(path, key, value, "a number above 0")
     return float(value)
 
 
@@ -239,33 +244,35 @@ def _channels(path: Path, key: str, value: Any) -> list[float]:
     values = value if isinstance(value, list) else [value] * _CHANNELS
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(values) != _CHANNELS or len(numbers) != _CHANNELS:
-        raise _wrong(path, key, value, "a number for each of red, green and blue")
+        raise _invalid_setting(path, key, value, "a number for each of red, green and blue")
     return [float(v) for v in numbers]
 
 
 def _output_size(path: Path, compiled: Mapping[str, Any]) -> tuple[int, int]:
-    """Height and width of every image afterwards, which is what a batch needs."""
+    """Return height and width of every processed image. A batch needs one size."""
     size = compiled["size"]
     to_square = compiled["do_resize"] and compiled["crop_pct"] is not None
     if to_square and "shortest_edge" not in size:
-        raise _wrong(path, "size", size, f"shortest_edge, as {_CONVNEXT} wants it")
+        raise _invalid_setting(path, "size", size, f"shortest_edge, as {_CONVNEXT} requires")
     if compiled["do_center_crop"]:
         crop = compiled["crop_size"]
         if "height" not in crop:
-            raise _wrong(path, "crop_size", crop or None, "height and width, with do_center_crop")
+            raise _invalid_setting(
+                path, "crop_size", crop or None, "height and width, with do_center_crop"
+            )
         return crop["height"], crop["width"]
     if to_square:
         return size["shortest_edge"], size["shortest_edge"]
     if compiled["do_resize"] and "height" in size:
         return size["height"], size["width"]
     raise BuildError(
-        f"{path}: leaves images their own shapes (size {size}, do_resize "
+        f"{path}: keeps the shapes of the images (size {size}, do_resize "
         f"{str(compiled['do_resize']).lower()}, do_center_crop false), so no two may share a batch",
         remedy="Set do_center_crop and crop_size, or a size of height and width, as in training.",
     )
 
 
-def _wrong(path: Path, key: str, value: Any, expected: str) -> BuildError:
+def _invalid_setting(path: Path, key: str, value: Any, expected: str) -> BuildError:
     return BuildError(
         f"{path}: {key} is {value!r:.80}; expected {expected}",
         remedy=f"Correct {key} as the model was trained. {_SAVE_AGAIN}",

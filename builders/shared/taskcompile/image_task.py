@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint's files to a task of images. Standard library only.
+"""Compiles a checkpoint's files to an image task. Standard library only.
 
-What is not known is refused by its name, never guessed.
+An unknown setting is refused by name, never guessed.
 """
 
 import json
@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasklib.task_file import FILE, SCHEMA
+
 from buildlib.checkpoint import refuse_quantised
-from buildlib.problems import BuildError, nearest_class, read_json_object
-from buildlib.request import Request
+from buildlib.problems import BuildError, did_you_mean_class, read_json_object
+from buildlib.request_types import BuilderRequest
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, tensor_names
-from taskcompile.image_processors import image_processor
+from taskcompile.image_processors import compile_image_processor
 from taskcompile.scores import SIGMOID, SOFTMAX, read_labels
-from taskcompile.task import FILE, SCHEMA, refuse_remote_code
+from taskcompile.task import refuse_remote_code
 
 IMAGE_CLASSIFICATION = "image_classification"
 IMAGE_EMBEDDING = "image_embedding"
@@ -25,14 +27,14 @@ INPUT = "pixel_values"
 # The graph's outputs: FP32[labels] and FP32[dimension] an image.
 OUTPUTS = {IMAGE_CLASSIFICATION: "scores", IMAGE_EMBEDDING: "embedding"}
 
-# What of a model's answer is the vector.
+# The part of a model's output that is the vector.
 POOLER, PROJECTION, CLS = "pooler_output", "image_embeds", "cls"
 
 _HEAD = "ForImageClassification"
 _CLIP = ("CLIPModel", "CLIPVisionModelWithProjection")
-# Their positions are of one size of image.
+# Their positions fit one image size.
 _FIXED_SIZE = ("Beit", "CLIP", "DeiT", "ViT")
-# Their pooler has weights, which checkpoints that classify do not have.
+# Their pooler has weights that checkpoints of classifiers lack.
 _TRAINED_POOLERS = ("ViTModel", "DeiTModel")
 _POOLER_WEIGHT = "pooler.dense.weight"
 _WITH_TOKENS = ("Beit", "DeiT", "Dinov2", "ViT")
@@ -41,24 +43,20 @@ _CHANNELS = 3
 
 @dataclass(frozen=True)
 class ImageTask:
-    """A compiled task of images.
-
-    `architecture`: the class of transformers that is exported. `image`: of task.json, every
-    setting. `vector`: what of its answer is the embedding, of length 1 with `normalize`.
-    """
+    """A compiled image task."""
 
     name: str
     folder: Path
-    architecture: str
-    image: Mapping[str, Any]
+    architecture: str  # the transformers class that is exported
+    image: Mapping[str, Any]  # the `image` object of task.json, complete
     labels: tuple[str, ...] = ()
     activation: str = "none"
-    vector: str = POOLER
-    normalize: bool = False
+    vector: str = POOLER  # the part of the output that is the embedding
+    normalize: bool = False  # vectors of length 1
 
     @property
     def output(self) -> str:
-        """The graph's output."""
+        """The name of the graph's output."""
         return OUTPUTS[self.name]
 
     @property
@@ -67,15 +65,15 @@ class ImageTask:
         return _CHANNELS, self.image["height"], self.image["width"]
 
     def record(self, version: str, dimension: int) -> dict[str, Any]:
-        """task.json; `version`: of transformers, `dimension`: of the graph's output."""
-        made = {"schema": SCHEMA, "task": self.name, "image": dict(self.image)}
+        """Return task.json. `version`: of transformers. `dimension`: of the graph's output."""
+        content = {"schema": SCHEMA, "task": self.name, "image": dict(self.image)}
         if self.name == IMAGE_CLASSIFICATION:
-            made |= {"labels": list(self.labels), "activation": self.activation}
+            content |= {"labels": list(self.labels), "activation": self.activation}
         else:
-            made["embedding"] = {"dimension": dimension, "normalized": self.normalize}
+            content["embedding"] = {"dimension": dimension, "normalized": self.normalize}
         reference = f"{self.architecture}, {self.image['processor']}Pil"
-        made["reference"] = {"library": "transformers", "version": version, "class": reference}
-        return made
+        content["reference"] = {"library": "transformers", "version": version, "class": reference}
+        return content
 
     def write(self, folder: Path, *, version: str, dimension: int) -> None:
         """Write task.json into `folder`."""
@@ -84,15 +82,15 @@ class ImageTask:
 
 
 def compile_image_task(
-    request: Request, known: tuple[str, ...], *, pooling: str | None, normalize: bool
+    request: BuilderRequest, exportable: tuple[str, ...], *, pooling: str | None, normalize: bool
 ) -> ImageTask:
-    """The task of the request's checkpoint.
+    """Compile the task of the request's checkpoint.
 
-    `known`: the classes that the builder exports. `pooling` and `normalize`: what the project says
-    of a checkpoint's vectors.
+    `exportable`: the classes that the builder exports. `pooling` and `normalize`: the project's
+    settings for vectors.
 
     Raises:
-        BuildError: the files lack something, or name what is not known.
+        BuildError: the files are incomplete or have an unknown setting.
     """
     folder = request.checkpoint
     file = folder / "config.json"
@@ -106,11 +104,11 @@ def compile_image_task(
     refuse_remote_code(folder, config, trust_remote_code=request.trust_remote_code, task=task)
     refuse_quantised(folder, config)
     check_weights(folder, allow_pickle=request.allow_pickle)
-    architecture = _architecture(file, config, task, known)
-    image = image_processor(folder, config)
+    architecture = _architecture(file, config, task, exportable)
+    image = compile_image_processor(folder, config)
     _check_input(file, config, architecture, image)
     if task == IMAGE_EMBEDDING:
-        vector = _vector(folder, architecture, pooling)
+        vector = _vector_source(folder, architecture, pooling)
         return ImageTask(task, folder, architecture, image, vector=vector, normalize=normalize)
     if pooling is not None or normalize:
         raise BuildError(
@@ -118,37 +116,43 @@ def compile_image_task(
             remedy="Remove pooling and normalize from engine.options.",
         )
     labels = read_labels(file, config)
-    # As transformers' image-classification pipeline, which is not the one of texts here.
+    # As in transformers' image-classification pipeline, which differs from the one for texts.
     multi = config.get("problem_type") == "multi_label_classification"
     activation = SIGMOID if multi or len(labels) == 1 else SOFTMAX
     return ImageTask(task, folder, architecture, image, labels, activation)
 
 
-def _architecture(file: Path, config: Mapping[str, Any], task: str, known: tuple[str, ...]) -> str:
-    fitting = [name for name in known if (_HEAD in name) == (task == IMAGE_CLASSIFICATION)]
+def _architecture(
+    file: Path, config: Mapping[str, Any], task: str, exportable: tuple[str, ...]
+) -> str:
+    task_classes = [
+        name for name in exportable if (_HEAD in name) == (task == IMAGE_CLASSIFICATION)
+    ]
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         raise BuildError(
             f"{file}: names no architectures",
-            remedy=f"Add the model's class, one of: {', '.join(fitting)}.",
+            remedy=f"Add the model's class, one of: {', '.join(task_classes)}.",
         )
-    given = str(names[0])
+    saved_class = str(names[0])
     if task == IMAGE_CLASSIFICATION:
-        name = given
-    elif given in _CLIP:
-        name = _CLIP[-1]  # without the tower of texts
+        name = saved_class
+    elif saved_class in _CLIP:
+        name = _CLIP[-1]  # without the text tower
     else:
-        name = f"{given.partition(_HEAD)[0]}Model" if _HEAD in given else given
-    if name in fitting:
+        name = f"{saved_class.partition(_HEAD)[0]}Model" if _HEAD in saved_class else saved_class
+    if name in task_classes:
         return name
-    if _HEAD not in given and task == IMAGE_CLASSIFICATION and given in known:
+    if _HEAD not in saved_class and task == IMAGE_CLASSIFICATION and saved_class in exportable:
         raise BuildError(
-            f"the task {task} needs a checkpoint of a class ...{_HEAD}, and this one is {given}",
+            f"the task {task} needs a checkpoint of a class ...{_HEAD}, and this one is "
+            f"{saved_class}",
             remedy=f"Set task to {IMAGE_EMBEDDING}, or use another checkpoint.",
         )
     raise BuildError(
-        f"{given} is no class that is known for the task {task}{nearest_class(given, known)}",
-        remedy=f"Use a checkpoint of one of: {', '.join(fitting)}. Or export it yourself as "
+        f"the task {task} does not support the class {saved_class}"
+        f"{did_you_mean_class(saved_class, exportable)}",
+        remedy=f"Use a checkpoint of one of: {', '.join(task_classes)}. Or export it yourself as "
         "model.onnx and serve it as `task: tensors`.",
     )
 
@@ -157,46 +161,50 @@ def _check_input(
     file: Path, config: Mapping[str, Any], architecture: str, image: Mapping[str, Any]
 ) -> None:
     vision = config.get("vision_config")
-    own = vision if isinstance(vision, dict) else config
-    channels = own.get("num_channels", _CHANNELS)
+    model_config = vision if isinstance(vision, dict) else config
+    channels = model_config.get("num_channels", _CHANNELS)
     if channels != _CHANNELS:
         raise BuildError(
             f"{file}: num_channels is {channels}, and images have red, green and blue here",
-            remedy="Serve it as `task: tensors`, with a step of your own in front.",
+            remedy="Serve it as `task: tensors`, with your own step in front.",
         )
-    size = own.get("image_size")
-    wanted = list(size) if isinstance(size, list | tuple) else [size, size]
-    made = [image["height"], image["width"]]
-    if architecture.startswith(_FIXED_SIZE) and size is not None and wanted != made:
+    size = model_config.get("image_size")
+    expected_size = list(size) if isinstance(size, list | tuple) else [size, size]
+    processor_size = [image["height"], image["width"]]
+    if (
+        architecture.startswith(_FIXED_SIZE)
+        and size is not None
+        and expected_size != processor_size
+    ):
         raise BuildError(
             f"{file}: image_size is {size}, and the checkpoint's image processor makes "
-            f"{made[0]} x {made[1]} pixels (height x width)",
+            f"{processor_size[0]} x {processor_size[1]} pixels (height x width)",
             remedy="One of the two files is of another model: download the checkpoint again.",
         )
 
 
-def _vector(folder: Path, architecture: str, pooling: str | None) -> str:
+def _vector_source(folder: Path, architecture: str, pooling: str | None) -> str:
     if architecture in _CLIP:
         if pooling is not None:
             raise BuildError(
-                f"engine.options.pooling is {pooling}, and {architecture} has a projection, which "
-                "makes the vectors",
+                f"engine.options.pooling is {pooling}, and the projection of {architecture} makes "
+                "the vectors",
                 remedy="Remove pooling from engine.options.",
             )
         return PROJECTION
     if pooling == CLS and architecture.startswith(_WITH_TOKENS):
         return CLS
     if pooling is not None:
-        can = f"{CLS}, or nothing" if architecture.startswith(_WITH_TOKENS) else "nothing"
+        options = f"{CLS}, or nothing" if architecture.startswith(_WITH_TOKENS) else "nothing"
         raise BuildError(
             f"engine.options.pooling is {pooling}, which {architecture} does not have",
-            remedy=f"Set it to {can}: then the vector is the model's pooler_output.",
+            remedy=f"Set it to {options}: without it the vector is the model's pooler_output.",
         )
     names = tensor_names(folder)
     if architecture in _TRAINED_POOLERS and names and not _has_pooler(names):
         raise BuildError(
-            f"{folder}: has no weights of the pooler that makes {architecture}'s vectors; "
-            "transformers would invent them",
+            f"{folder}: has no weights for the pooler that makes {architecture}'s vectors; "
+            "transformers would initialise them randomly",
             remedy=f"Set engine.options.pooling to {CLS}, for the state of its first token.",
         )
     return POOLER

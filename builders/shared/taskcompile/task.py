@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint is for, as its own files say it, and as task/task.json keeps it.
+"""A compiled text task, and the file task/task.json that stores it. Standard library only.
 
-Standard library only.
+tasklib is the code of python_backends/ that reads the file when the task is served.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from buildlib.problems import BuildError
+from tasklib.task_file import FILE, SCHEMA, TextSettings
 
-SCHEMA = "tritonctl.task/1"
-FILE = "task.json"
+from buildlib.problems import BuildError
 
 EMBEDDING = "embedding"
 CLASSIFICATION = "classification"
@@ -21,7 +20,7 @@ RERANK = "rerank"
 TAGGING = "token_classification"
 TEXT_TASKS = (EMBEDDING, CLASSIFICATION, RERANK, TAGGING)
 
-# The graph's outputs. FP32[dimension], FP32[labels], FP32[1] and FP32[tokens, labels] a row.
+# The graph's outputs: FP32[dimension], FP32[labels], FP32[1] and FP32[tokens, labels] per row.
 OUTPUTS = {
     EMBEDDING: "embedding",
     CLASSIFICATION: "scores",
@@ -29,122 +28,90 @@ OUTPUTS = {
     TAGGING: "token_scores",
 }
 # The inputs of encoders, in the order of the exported graph.
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# The mask of what is pooled, where a prompt's tokens are not.
+TYPE_IDS = "token_type_ids"
+TEXT_INPUTS = ("input_ids", "attention_mask", TYPE_IDS)
+# The mask of the pooled tokens, if a prompt's tokens are not pooled.
 POOLING_MASK = "pooling_mask"
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """Tokens to one vector: each mode's, concatenated in this order."""
+    """Pools the tokens to one vector."""
 
-    modes: tuple[str, ...]
+    modes: tuple[str, ...]  # their vectors are concatenated in this order
     include_prompt: bool = True
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer with its weights in `folder`; `activation` is the name of a torch.nn class."""
+    """A linear layer."""
 
-    folder: Path
+    folder: Path  # of its weights
     in_features: int
     out_features: int
     bias: bool
-    activation: str
+    activation: str  # a class of torch.nn
     residual: bool
 
 
 @dataclass(frozen=True)
 class Normalize:
-    """Vectors of length 1."""
+    """Scales vectors to length 1."""
 
 
-Step = Pooling | Dense | Normalize
-
-
-@dataclass(frozen=True)
-class Text:
-    """How a text becomes token ids. `inputs`: of the graph, but for the mask of the pooling.
-
-    `max_seq_len`: tokens, special ones included. `lower_case`: beyond what the tokenizer does.
-    `pair`: every item has two texts.
-    """
-
-    max_seq_len: int
-    pad_id: int
-    inputs: tuple[str, ...]
-    lower_case: bool = False
-    pair: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt: str | None = None
-    include_prompt: bool = True
-    truncation_side: str = "right"
+EmbeddingStep = Pooling | Dense | Normalize
 
 
 @dataclass(frozen=True)
-class Task:
-    """A compiled task of texts. `steps`: of embeddings, after the encoder.
-
-    `activation`: softmax, sigmoid or none, of the scores. `reference`: library, and the class of
-    it that answers as the checkpoint does.
-    """
+class TextTask:
+    """A compiled text task."""
 
     name: str
-    text: Text
+    text: TextSettings
     library: str
-    reference: str
-    steps: tuple[Step, ...] = ()
+    reference: str  # the class of `library` that gives the reference answers
+    steps: tuple[EmbeddingStep, ...] = ()  # of embeddings, after the encoder
     dimension: int | None = None
     labels: tuple[str, ...] = ()
-    activation: str = "none"
+    activation: str = "none"  # of the scores: softmax, sigmoid or none
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The graph's inputs, INT64[tokens] a row."""
+        """The graph's inputs, each INT64[tokens] per row."""
         return (*self.text.inputs, *(() if self.text.include_prompt else (POOLING_MASK,)))
 
     @property
     def output(self) -> str:
-        """The graph's output."""
+        """The name of the graph's output."""
         return OUTPUTS[self.name]
 
     @property
     def normalized(self) -> bool:
-        """Whether vectors have the length 1: nothing changes it after the last Normalize."""
+        """Whether vectors have length 1: the last step is Normalize."""
         return bool(self.steps) and isinstance(self.steps[-1], Normalize)
 
     def record(self, version: str) -> dict[str, Any]:
-        """task.json; `version`: of the reference library. Absent is what does not apply."""
-        made: dict[str, Any] = {"schema": SCHEMA, "task": self.name, "text": _text(self.text)}
+        """Return task.json with the keys that apply. `version`: of the reference library."""
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "task": self.name,
+            "text": asdict(self.text),
+        }
         if self.labels:
-            made["labels"] = list(self.labels)
+            content["labels"] = list(self.labels)
         if self.name == EMBEDDING:
-            made["embedding"] = {"dimension": self.dimension, "normalized": self.normalized}
+            content["embedding"] = {"dimension": self.dimension, "normalized": self.normalized}
         else:
-            made["activation"] = self.activation
-        made["reference"] = {
+            content["activation"] = self.activation
+        content["reference"] = {
             "library": self.library,
             "version": version,
             "class": self.reference,
         }
-        return made
+        return content
 
 
-def _text(text: Text) -> dict[str, Any]:
-    return {
-        "max_seq_len": text.max_seq_len,
-        "pad_id": text.pad_id,
-        "lower_case": text.lower_case,
-        "inputs": list(text.inputs),
-        "pair": text.pair,
-        "prompts": dict(text.prompts),
-        "default_prompt": text.default_prompt,
-        "include_prompt": text.include_prompt,
-        "truncation_side": text.truncation_side,
-    }
-
-
-def write_task(task: Task, folder: Path, *, version: str) -> None:
+def write_task(task: TextTask, folder: Path, *, version: str) -> None:
     """Write task.json into `folder`."""
     text = json.dumps(task.record(version), indent=2, ensure_ascii=False)
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
@@ -153,9 +120,9 @@ def write_task(task: Task, folder: Path, *, version: str) -> None:
 def refuse_remote_code(
     folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool, task: str
 ) -> None:
-    """Raise BuildError for code in the checkpoint: what it computes cannot be compiled or proven.
+    """Raise BuildError for a checkpoint with code, or a request that trusts such code.
 
-    Also for a request that would trust it.
+    The code cannot be compiled or proven.
     """
     remedy = (
         "Use a checkpoint of a class that transformers has. Or export it yourself and serve it "
@@ -163,12 +130,12 @@ def refuse_remote_code(
     )
     if config.get("auto_map"):
         raise BuildError(
-            f"{folder / 'config.json'}: brings its own code (auto_map), and the task {task} is "
-            "made of known classes only",
+            f"{folder / 'config.json'}: brings its own code (auto_map), and the task {task} "
+            "supports known classes only",
             remedy=remedy,
         )
     if trust_remote_code:
         raise BuildError(
-            f"engine.trust_remote_code is true, and the task {task} is made of known classes only",
+            f"engine.trust_remote_code is true, and the task {task} supports known classes only",
             remedy="Remove engine.trust_remote_code.",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What static calibration measures ranges on, as the served steps read it.
+"""Prepares the data of static calibration with the steps used in serving.
 
 Needs numpy, and tokenizers or Pillow.
 """
@@ -12,51 +12,53 @@ from typing import Any
 
 from tasklib.image_settings import ImageSettings
 from tasklib.item_errors import ItemError
-from tasklib.text_encoding import padded
+from tasklib.text_encoding import pad_rows
 
 from buildlib.problems import BuildError
-from buildlib.request import Request
+from buildlib.request_types import BuilderRequest
 from taskcompile.image_task import INPUT
-from taskcompile.task import CLASSIFICATION, RERANK, Task
-from taskproof.cases import Case
+from taskcompile.task import CLASSIFICATION, RERANK, TextTask
 from taskproof.feeds import Feed
-from taskproof.image_files import require_images
-from taskproof.image_scene import served_pixels
-from taskproof.served import served
+from taskproof.image_files import calibration_images
+from taskproof.image_proof_data import preprocess_images
+from taskproof.text_cases import TextCase
+from taskproof.text_pipeline import text_pipeline
 
 _PAIR = '{"query": "...", "text": "..."}'
 _TEXT = '{"text_input": "..."}'
 
 
-def text_calibration(request: Request, task: Task, tokenizer: Path) -> list[Feed]:
-    """One feed for each text of the calibration, or of the evaluation; all of one shape.
+def text_calibration_feeds(request: BuilderRequest, task: TextTask, tokenizer: Path) -> list[Feed]:
+    """Return one feed per text of the calibration data, else of the evaluation set.
+
+    All feeds have one shape.
 
     Raises:
-        BuildError: there is neither, a line cannot be read, or has nothing that the task takes.
+        BuildError: the request has neither, or a line is unreadable or not an input of the task.
     """
     calibration, evaluation = request.calibration, request.evaluation
-    longest = task.text.max_seq_len
+    max_seq_len = task.text.max_seq_len
     if calibration is not None:
-        file, most = calibration.data, calibration.samples
-        longest = min(longest, calibration.max_seq_len)
+        file, max_texts = calibration.data, calibration.samples
+        max_seq_len = min(max_seq_len, calibration.max_seq_len)
     elif evaluation is not None:
-        file, most = evaluation.prompts, evaluation.max_prompts or sys.maxsize
+        file, max_texts = evaluation.prompts, evaluation.max_prompts or sys.maxsize
     else:
         raise BuildError(
             "static calibration needs texts, and the project has no calibration data",
             remedy="Set engine.calibration.data to a file with texts like those to come.",
         )
-    steps = served(task, tokenizer, max_seq_len=longest)
-    cases = list(_cases(file, task))[:most]
-    rows = [row for row in steps.rows(cases) if row is not None]
+    pipeline = text_pipeline(task, tokenizer, max_seq_len=max_seq_len)
+    cases = list(_read_cases(file, task))[:max_texts]
+    rows = [row for row in pipeline.encode(cases) if row is not None]
     if not rows:
         raise BuildError(f"{file}: holds no texts", remedy="Write one text a line.")
-    # Entropy and percentiles are taken over one array per tensor: every feed has one shape.
-    whole = padded(rows, steps.settings)
-    return [{name: a[at : at + 1] for name, a in whole.items()} for at in range(len(rows))]
+    # Entropy and percentiles need one array per tensor, so every feed has one shape.
+    batch = pad_rows(rows, pipeline.settings)
+    return [{name: array[at : at + 1] for name, array in batch.items()} for at in range(len(rows))]
 
 
-def _cases(file: Path, task: Task) -> Iterator[Case]:
+def _read_cases(file: Path, task: TextTask) -> Iterator[TextCase]:
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -66,10 +68,10 @@ def _cases(file: Path, task: Task) -> Iterator[Case]:
         ) from error
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield from _case(f"{file}:{number}", line.strip(), file.suffix == ".jsonl", task)
+            yield from _parse_line(f"{file}:{number}", line.strip(), file.suffix == ".jsonl", task)
 
 
-def _case(where: str, line: str, as_json: bool, task: Task) -> Iterator[Case]:
+def _parse_line(location: str, line: str, as_json: bool, task: TextTask) -> Iterator[TextCase]:
     entry: Any = {"text_input": line}
     if as_json:
         try:
@@ -79,31 +81,33 @@ def _case(where: str, line: str, as_json: bool, task: Task) -> Iterator[Case]:
     entry = entry if isinstance(entry, dict) else {}
     query, text = entry.get("query"), entry.get("text") or entry.get("text_input")
     texts = (query, text) if task.name == RERANK else (text,)
-    if not all(isinstance(one, str) and one for one in texts):
+    if not all(isinstance(value, str) and value for value in texts):
         example = _PAIR if task.name == RERANK else _TEXT
         raise BuildError(
-            f"{where}: is no input of the task {task.name}",
+            f"{location}: is not an input of the task {task.name}",
             remedy=f"Use a .jsonl file, and write the line as {example}.",
         )
     if task.name == RERANK:
-        yield Case(str(query), str(text))
+        yield TextCase(str(query), str(text))
         return
     pair = entry.get("text_pair") if task.name == CLASSIFICATION else None
-    yield Case(str(text), str(pair) if pair else None)
-    if query:  # of an embedding's own set
-        yield Case(str(query))
+    yield TextCase(str(text), str(pair) if pair else None)
+    if query:  # of an evaluation set for embeddings
+        yield TextCase(str(query))
 
 
-def image_feeds(request: Request, settings: ImageSettings) -> list[dict[str, Any]]:
-    """One feed an image.
+def image_calibration_feeds(
+    request: BuilderRequest, settings: ImageSettings
+) -> list[dict[str, Any]]:
+    """Return one feed per image.
 
     Raises:
-        BuildError: there are none, or one cannot be read.
+        BuildError: there are no images, or one is unreadable.
     """
     feeds = []
-    for file in require_images(request):
+    for file in calibration_images(request):
         try:
-            feeds.append({INPUT: served_pixels(settings, [file.read_bytes()])})
+            feeds.append({INPUT: preprocess_images(settings, [file.read_bytes()])})
         except ItemError as error:
             raise BuildError(f"{file}: {error}", remedy="Replace or remove it.") from error
     return feeds

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of token ids as the inputs of a graph. Needs numpy."""
+"""Makes the inputs of a graph from rows of token ids. Needs numpy."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxlib.graph import OnnxTensor
 from taskcompile.task import POOLING_MASK, TEXT_INPUTS
 
-Feed = dict[str, Any]  # arrays by the name of the input
+if TYPE_CHECKING:  # builders without ONNX files do not ship onnxlib
+    from onnxlib.graph import OnnxTensor
 
-NUMPY = {
+Feed = dict[str, Any]  # arrays by input
+
+NUMPY_TYPES = {
     "BOOL": "bool",
     "FLOAT16": "float16",
     "FLOAT": "float32",
@@ -25,17 +29,17 @@ _BATCH = 8
 def text_feeds(
     rows: Sequence[list[int]], inputs: Sequence[OnnxTensor], *, pad_id: int, batch: int = _BATCH
 ) -> list[Feed]:
-    """Return batches of token ids, padded on the right, with their masks."""
-    types = {tensor.name: NUMPY[tensor.element_type] for tensor in inputs}
-    return [_padded(rows[at : at + batch], types, pad_id) for at in range(0, len(rows), batch)]
+    """Return batches of token ids with their masks, padded on the right."""
+    types = {tensor.name: NUMPY_TYPES[tensor.element_type] for tensor in inputs}
+    return [_pad_rows(rows[at : at + batch], types, pad_id) for at in range(0, len(rows), batch)]
 
 
-def _padded(rows: Sequence[list[int]], types: dict[str, str], pad_id: int) -> Feed:
-    longest = max(map(len, rows))
-    ids = np.full((len(rows), longest), pad_id, dtype=np.int64)
+def _pad_rows(rows: Sequence[list[int]], types: dict[str, str], pad_id: int) -> Feed:
+    max_length = max(map(len, rows))
+    ids = np.full((len(rows), max_length), pad_id, dtype=np.int64)
     mask = np.zeros_like(ids)
     for target, flags, row in zip(ids, mask, rows, strict=True):
         target[: len(row)], flags[: len(row)] = row, 1
-    made = dict(zip(TEXT_INPUTS, (ids, mask, np.zeros_like(ids)), strict=True))
-    made[POOLING_MASK] = mask
-    return {name: made[name].astype(kind) for name, kind in types.items()}
+    arrays = dict(zip(TEXT_INPUTS, (ids, mask, np.zeros_like(ids)), strict=True))
+    arrays[POOLING_MASK] = mask
+    return {name: arrays[name].astype(kind) for name, kind in types.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The images that a model of images is proven on. Needs numpy and Pillow.
+"""The images that prove an image model. Needs numpy and Pillow.
 
-Made here, the same everywhere: colours and structures that resampling, cropping, a change of
-channels and a turn by EXIF all change, in the formats and modes that people send.
+They are generated and equal on every machine. Resampling, cropping, swapped channels and an EXIF
+rotation all change their colours and structures. They cover the formats and modes that users send.
 """
 
 import io
@@ -13,11 +13,11 @@ import numpy as np
 from PIL import Image
 
 _ORIENTATION = 0x112
-_TURNED = 6
-# Of the small picture that is enlarged: structures of three sizes.
+_ROTATED = 6
+# Divisors of the size of the pictures that are enlarged: structures of three sizes.
 _GRAINS = (3, 9, 29)
 # Name, width and height in pixels, mode, format, options of its writer.
-_MADE: tuple[tuple[str, int, int, str, str, dict[str, Any]], ...] = (
+_SPECIFICATIONS: tuple[tuple[str, int, int, str, str, dict[str, Any]], ...] = (
     ("wide", 320, 200, "RGB", "PNG", {}),
     ("tall", 180, 333, "RGB", "JPEG", {"quality": 92}),
     ("square", 256, 256, "RGB", "JPEG", {"quality": 80, "progressive": True}),
@@ -33,24 +33,24 @@ _MADE: tuple[tuple[str, int, int, str, str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True)
 class ImageCase:
-    """One encoded image. `ignoring_exif`: the same without its orientation."""
+    """One encoded image."""
 
     name: str
     encoded: bytes
-    ignoring_exif: bytes
+    ignoring_exif: bytes  # the same without its orientation
 
 
 def image_cases() -> list[ImageCase]:
-    """Every kind of image once, and one that its camera has turned."""
+    """Return one image of every kind, and one with an EXIF rotation."""
     cases = []
-    for seed, (name, width, height, mode, kind, options) in enumerate(_MADE):
-        file = _written(_picture(width, height, seed).convert(mode), kind, options)
+    for seed, (name, width, height, mode, kind, options) in enumerate(_SPECIFICATIONS):
+        file = _encode(_picture(width, height, seed).convert(mode), kind, options)
         cases.append(ImageCase(name, file, file))
     exif = Image.Exif()
-    exif[_ORIENTATION] = _TURNED
-    photograph, options = _picture(300, 200, len(_MADE)), {"quality": 90}
-    turned = _written(photograph, "JPEG", {**options, "exif": exif})
-    cases.append(ImageCase("turned", turned, _written(photograph, "JPEG", options)))
+    exif[_ORIENTATION] = _ROTATED
+    photograph, options = _picture(300, 200, len(_SPECIFICATIONS)), {"quality": 90}
+    rotated = _encode(photograph, "JPEG", {**options, "exif": exif})
+    cases.append(ImageCase("turned", rotated, _encode(photograph, "JPEG", options)))
     return cases
 
 
@@ -61,11 +61,11 @@ def _picture(width: int, height: int, seed: int) -> Image.Image:
         size = (max(2, height // grain), max(2, width // grain), 3)
         layer = Image.fromarray(generator.integers(0, 256, size, dtype=np.uint8))
         layers.append(np.asarray(layer.resize((width, height), Image.Resampling.BICUBIC), float))
-    tint = generator.uniform(0.3, 1.0, 3)  # so that exchanged channels are seen
+    tint = generator.uniform(0.3, 1.0, 3)  # makes swapped channels visible
     return Image.fromarray((np.mean(layers, axis=0) * tint).astype(np.uint8))
 
 
-def _written(image: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
+def _encode(image: Image.Image, kind: str, options: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers makes of images, in fp32: its processor on Pillow, its pipeline, its model.
+"""The reference for images: transformers in fp32, with its processor on Pillow.
 
 Needs torch, transformers and Pillow.
 """
@@ -15,7 +15,7 @@ from PIL import Image
 from transformers.image_utils import load_image
 
 from taskcompile.image_task import CLS, IMAGE_CLASSIFICATION, ImageTask
-from taskproof.image_scene import Reference
+from taskproof.image_proof_data import ReferenceOutput
 
 _SMALLEST = 1e-12
 
@@ -34,14 +34,14 @@ class ImageReference:
         """The library and its version."""
         return f"transformers {transformers.__version__}"
 
-    def ask(self, files: Sequence[bytes]) -> Reference:
-        """Each of these images by itself."""
+    def run(self, files: Sequence[bytes]) -> ReferenceOutput:
+        """Run each encoded image alone."""
         images = [load_image(Image.open(io.BytesIO(file))) for file in files]
         pixels = np.stack([self._processor(image).pixel_values[0] for image in images])
         pixels = pixels.astype(np.float32)
         if self._task.name == IMAGE_CLASSIFICATION:
-            return Reference(pixels, self._scores(images))
-        return Reference(pixels, self._vectors(pixels))
+            return ReferenceOutput(pixels, self._scores(images))
+        return ReferenceOutput(pixels, self._vectors(pixels))
 
     def _scores(self, images: Sequence[Any]) -> Any:
         labels = self._task.labels
@@ -58,7 +58,7 @@ class ImageReference:
 
     def _vectors(self, pixels: Any) -> Any:
         with torch.inference_mode():
-            answers = [self._model(pixel_values=torch.from_numpy(one[None])) for one in pixels]
+            answers = [self._model(pixel_values=torch.from_numpy(image[None])) for image in pixels]
         if self._task.vector == CLS:
             rows = [answer.last_hidden_state[0, 0] for answer in answers]
         else:

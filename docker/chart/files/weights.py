@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifies a release before a server starts with it, and copies it where the server reads it.
+"""Verify a release before a server starts with it, and copy it to the server's folder if asked.
 
 Usage: weights.py --release NAME@sha256:DIGEST --source FOLDER [--target FOLDER] [--only PATTERN]
 
-DIGEST is that of the release's own list of files, release.json, which has the digest of every other
-one: so what the pod's template names is what is served. Without --target the release is verified
-where it is. With one it is copied there first, in a folder that gets its name when it is whole:
-pods of a node that share the target copy once. --only: of files whose path matches. Standard
-library only.
+DIGEST is the digest of the release's file list, release.json, which has the digest of every other
+file: the pod's template thus pins the deployed content. Without --target the release is verified in
+place. With it, the release is copied into a staging folder, which is renamed once it is complete:
+pods of a node that share the target copy once. --only: files whose path matches. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ File = Mapping[str, Any]  # of release.json: path, size, sha256, mode
 
 
 class WeightsError(Exception):
-    """What is wrong, and what to do about it."""
+    """A problem with the release, including a remedy."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Verify, or copy and verify; 1 with a line on standard error where that fails."""
+    """Verify, or copy and verify; return 1 after a line on standard error on failure."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--release", required=True)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path)
     parser.add_argument("--only", default="*")
-    given = parser.parse_args(arguments)
-    name, _, digest = given.release.partition("@sha256:")
-    started = time.monotonic()
+    options = parser.parse_args(arguments)
+    name, _, digest = options.release.partition("@sha256:")
+    start_time = time.monotonic()
     try:
-        count, size = provide(name, digest, given.source, given.target, given.only)
+        count, size = provide(name, digest, options.source, options.target, options.only)
     except WeightsError as error:
         sys.stderr.write(f"weights: {error}\n")
         return 1
     except OSError as error:
-        place = error.filename or given.target or given.source
-        sys.stderr.write(f"weights: {place}: {error.strerror or error}\n")
+        path = error.filename or options.target or options.source
+        sys.stderr.write(f"weights: {path}: {error.strerror or error}\n")
         return 1
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - start_time
     sys.stdout.write(
-        f"weights: release {name} is whole: {count} files, {size} bytes, {seconds:.1f} s\n"
+        f"weights: release {name} is complete: {count} files, {size} bytes, {seconds:.1f} s\n"
     )
     return 0
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 def provide(
     name: str, digest: str, source: Path, target: Path | None, pattern: str
 ) -> tuple[int, int]:
-    """Number and bytes of the files that are as they were released, where the server reads them.
+    """Provide the verified release in the server's folder; return its file count and bytes.
 
     Raises WeightsError, OSError.
     """
@@ -87,7 +87,7 @@ def provide(
 
 
 def read_manifest(folder: Path, digest: str) -> list[File]:
-    """The release's list of files. Raises WeightsError where it is missing or another one."""
+    """Read the release's file list. Raises WeightsError if it is missing or has another digest."""
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
@@ -96,59 +96,59 @@ def read_manifest(folder: Path, digest: str) -> list[File]:
         raise WeightsError(
             f"there is no release at {folder}: copy its folder of releases/ into the volume"
         ) from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != digest:
         raise WeightsError(
-            f"{path} is another release's than asked for: its SHA-256 is {found}, not {digest}"
+            f"{path} belongs to another release: its SHA-256 is {actual}, not {digest}"
         )
     files: list[File] = json.loads(content)["files"]
     for file in files:
         path = PurePosixPath(file["path"])
         if path.is_absolute() or ".." in path.parts:
-            raise WeightsError(f"{MANIFEST} names {path}, which leads out of the release")
+            raise WeightsError(f"{MANIFEST} names {path}, which is outside the release")
     return files
 
 
 def verified(folder: Path, files: Sequence[File], pattern: str) -> tuple[int, int]:
-    """Compare every file with the list, and see that there is no other one."""
-    wanted = chosen(files, pattern)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:  # hashing holds no lock of Python's
-        list(threads.map(lambda file: verify(folder / file["path"], file), wanted))
-    known = {file["path"] for file in files} | {MANIFEST}
+    """Compare every file with the list, and reject files that are not on it."""
+    selected = chosen(files, pattern)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:  # hashing releases Python's GIL
+        list(threads.map(lambda file: verify(folder / file["path"], file), selected))
+    expected = {file["path"] for file in files} | {MANIFEST}
     for path in content(folder):
-        if path not in known:
-            raise WeightsError(f"{folder / path} is nothing of the release: remove it")
-    return len(wanted), sum(file["size"] for file in wanted)
+        if path not in expected:
+            raise WeightsError(f"{folder / path} is not part of the release: remove it")
+    return len(selected), sum(file["size"] for file in selected)
 
 
 def copied(folder: Path, target: Path, files: Sequence[File], pattern: str) -> tuple[int, int]:
-    """Copy the release beside its name, verify every byte on the way, give it its name."""
-    wanted = chosen(files, pattern)
-    needed = sum(file["size"] for file in wanted)
+    """Copy the release into a staging folder, verify every byte, then rename the folder."""
+    selected = chosen(files, pattern)
+    required = sum(file["size"] for file in selected)
     free = shutil.disk_usage(target).free
-    if free < needed + SPARE_BYTES:
-        raise WeightsError(f"the release takes {needed} bytes, and {target} has {free} free")
+    if free < required + SPARE_BYTES:
+        raise WeightsError(f"the release takes {required} bytes, and {target} has {free} free")
     staging = target / f"{STAGING}{folder.name}"
-    if staging.exists():  # of a pod that was killed: the lock is ours
+    if staging.exists():  # left by a killed pod; we hold the lock
         remove(staging)
-    # Empty ones, too: Triton does not load an ensemble without its version folder.
+    # Also empty folders: Triton does not load an ensemble without its version folder.
     for parent, folders, _ in os.walk(folder, followlinks=True):
-        folders[:] = [each for each in folders if each != BYTECODE]
+        folders[:] = [folder_name for folder_name in folders if folder_name != BYTECODE]
         (staging / Path(parent).relative_to(folder)).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda file: copy(folder, staging, file), wanted))
+        list(threads.map(lambda file: copy(folder, staging, file), selected))
     shutil.copyfile(folder / MANIFEST, staging / MANIFEST)
     staging.rename(target / folder.name)
-    return len(wanted), needed
+    return len(selected), required
 
 
 def chosen(files: Sequence[File], pattern: str) -> list[File]:
-    """The files whose path matches."""
+    """Return the files whose path matches."""
     return [file for file in files if fnmatch.fnmatchcase(file["path"], pattern)]
 
 
 def verify(path: Path, file: File) -> None:
-    """One file. Raises WeightsError."""
+    """Verify one file. Raises WeightsError."""
     try:
         with path.open("rb") as read:
             differ(path, file, hashed(read))
@@ -157,7 +157,7 @@ def verify(path: Path, file: File) -> None:
 
 
 def copy(folder: Path, staging: Path, file: File) -> None:
-    """One file, with its permissions. Raises WeightsError."""
+    """Copy and verify one file with its permissions. Raises WeightsError."""
     source, target = folder / file["path"], staging / file["path"]
     try:
         with source.open("rb") as read, target.open("xb") as write:
@@ -171,7 +171,7 @@ def copy(folder: Path, staging: Path, file: File) -> None:
 
 
 def hashed(read: BinaryIO, write: BinaryIO | None = None) -> str:
-    """The SHA-256 of what is read, which may be written elsewhere on the way."""
+    """Return the SHA-256 of a stream, and copy the stream to `write` if given."""
     digest = hashlib.sha256()
     while chunk := read.read(CHUNK):
         digest.update(chunk)
@@ -181,31 +181,34 @@ def hashed(read: BinaryIO, write: BinaryIO | None = None) -> str:
 
 
 def differ(path: Path, file: File, digest: str) -> None:
-    """Raise WeightsError for content that is another one than was released."""
+    """Raise WeightsError if the digest is not the released file's."""
     if digest != file["sha256"]:
-        raise WeightsError(f"{path} is not as it was released: copy the release again")
+        raise WeightsError(f"{path} was modified after the release: copy the release again")
 
 
 def content(folder: Path) -> Iterator[str]:
-    """Every file of the folder, bytecode apart: each version of Python writes its own.
+    """Yield every file of the folder without bytecode, which each Python version writes.
 
-    Links are followed: of an image, large folders are links to a layer of their own.
+    Follows links: in an image, large folders are links to a separate layer.
     """
     for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(each for each in folders if each != BYTECODE)
+        folders[:] = sorted(folder_name for folder_name in folders if folder_name != BYTECODE)
         for name in sorted(names):
             yield (Path(parent) / name).relative_to(folder).as_posix()
 
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """One pod of a node at a time; a pod that dies lets go. Raises WeightsError."""
+    """Lock the release against other pods of the node; a dead pod's lock is released.
+
+    Raises WeightsError.
+    """
     try:
         file = (folder / f".lock-{name}").open("w", encoding="utf-8")
     except PermissionError:
         raise WeightsError(
-            f"{folder} cannot be written to by user {os.getuid()}: on each node, "
-            f"`install -d -o {os.getuid()} PATH` with the path of weights.cachePath"
+            f"user {os.getuid()} cannot write to {folder}: run `install -d -o {os.getuid()} PATH` "
+            "on each node with the path of weights.cachePath"
         ) from None
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -213,7 +216,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a release: nobody may write in its folders."""
+    """Remove a release, whose folders are read-only."""
     for parent, _, _ in os.walk(folder):
         Path(parent).chmod(0o700)
     shutil.rmtree(folder)

@@ -4,21 +4,21 @@ app.kubernetes.io/name: tritonctl
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* The release's name: what stands before the digest of its manifest. */ -}}
+{{- /* The release's name, without the digest of its manifest. */ -}}
 {{- define "tritonctl.release" -}}
 {{ splitList "@" .Values.release | first }}
 {{- end }}
 
-{{- /* Two slots, where the project says what a user is: in `b` a rollout has its own Deployments. */ -}}
+{{- /* Two slots, if the project has rollout.user_header: a rollout's Deployments are in `b`. */ -}}
 {{- define "tritonctl.slots" -}}
 {{- ternary "a b" "a" (ne (.Files.Get "files/routes.json") "") -}}
 {{- end }}
-{{- /* What a slot's own is called: (list "x" SLOT). */ -}}
+{{- /* The name of an object in a slot: (list "x" SLOT). */ -}}
 {{- define "tritonctl.in-slot" -}}
 {{ index . 0 }}{{ ternary "" (printf "-%s" (index . 1)) (eq (index . 1) "a") }}
 {{- end }}
 
-{{- /* The spec of a Deployment that a rollout has changed, as it is: an upgrade leaves it so. */ -}}
+{{- /* The live spec of a Deployment that a rollout has changed: an upgrade keeps it. */ -}}
 {{- define "tritonctl.held" -}}
 {{- $live := lookup "apps/v1" "Deployment" (index . 0).Release.Namespace (index . 1) -}}
 {{- if dig "metadata" "annotations" "tritonctl/held" "" $live -}}
@@ -29,7 +29,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "tritonctl.triton" -}}{{ .Release.Name }}-triton{{- end }}
 {{- define "tritonctl.frontend" -}}{{ .Release.Name }}-frontend{{- end }}
 
-{{- /* A file of the chart with the names of this installation in it: call with (list . "files/x"). */ -}}
+{{- /* A file of the chart with this installation's names inserted: (list . "files/x"). */ -}}
 {{- define "tritonctl.file" -}}
 {{- $root := index . 0 -}}
 {{- $root.Files.Get (index . 1)
@@ -38,12 +38,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   | replace "__RELEASE__" (include "tritonctl.release" $root) -}}
 {{- end }}
 
-{{- /* Readiness goes first, streams finish, models unload: nobody is killed in between. */ -}}
+{{- /* The grace period: readiness ends, streams finish, models unload, without a kill in between. */ -}}
 {{- define "tritonctl.grace" -}}
 {{ add .Values.drain.gapSeconds .Values.drain.streamsSeconds .Values.drain.marginSeconds }}
 {{- end }}
 
-{{- /* While a Service still sends new connections there. */ -}}
+{{- /* Waits while a Service still routes new connections to the pod. */ -}}
 {{- define "tritonctl.gap" -}}
 preStop:
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
@@ -80,7 +80,7 @@ securityContext:
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}
 
-{{- /* Pods of a component apart from each other, as far as there are nodes: (list . "triton"). */ -}}
+{{- /* Spreads the pods of a component over the nodes: (list . "triton"). */ -}}
 {{- define "tritonctl.spread" -}}
 {{- $root := index . 0 -}}
 topologySpreadConstraints:
@@ -98,7 +98,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{- /* Certificates and keys, each a file of its name; there is no volume without any. */ -}}
+{{- /* Volume with the certificates and keys, one file each; none without secrets. */ -}}
 {{- define "tritonctl.secret-mount" -}}
 {{- if .Values.secrets.name }}
 - {name: secrets, mountPath: /run/secrets, readOnly: true}
@@ -111,7 +111,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{- /* Where a release comes from, and where it is read: two volumes, or one that is both. */ -}}
+{{- /* Source and target of a release: two volumes, or one for both. */ -}}
 {{- define "tritonctl.weights-volumes" -}}
 - name: weights-program
   configMap: {name: {{ .Release.Name }}-weights}
@@ -126,7 +126,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{- /* Verifies the release, and copies it where pods read it: (list . IMAGE TARGET PATTERN). */ -}}
+{{- /* Verifies the release, and copies it to the pods' folder: (list . IMAGE TARGET PATTERN). */ -}}
 {{- define "tritonctl.weights" -}}
 {{- $root := index . 0 -}}
 name: weights
@@ -154,7 +154,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{- /* Who decides how many servers there are, where it is not `triton.replicas`; "" without one. */ -}}
+{{- /* The autoscaler, if it replaces `triton.replicas`; "" without one. */ -}}
 {{- define "tritonctl.scaled" -}}
 {{- $keda := .Capabilities.APIVersions.Has "keda.sh/v1alpha1" -}}
 {{- if or (eq .Values.scaling.by "adapter") (and (eq .Values.scaling.by "keda") $keda) -}}
@@ -162,7 +162,7 @@ volumeMounts:
 {{- end -}}
 {{- end }}
 
-{{- /* Up at once; down by one server at a time, which has drained before the next one goes. */ -}}
+{{- /* Scales up at once, and down one server at a time, each drained before the next. */ -}}
 {{- define "tritonctl.scaling-behaviour" -}}
 {{- $grace := include "tritonctl.grace" . | int -}}
 scaleUp:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for Triton's module of this name in tests: what a model needs to answer a request."""
+"""A test stand-in for Triton's module of this name, with the classes that a model needs."""
 
 
 class Tensor:
@@ -32,7 +32,7 @@ class TritonError(Exception):
 
 
 class TritonModelException(Exception):
-    """Raised by a model that cannot be loaded, or cannot answer."""
+    """A model cannot be loaded or cannot answer."""
 
 
 class InferenceRequest:
@@ -69,10 +69,10 @@ def _named(tensors, name):
 
 
 def get_input_tensor_by_name(request, name):
-    """None where the request has no such tensor."""
+    """Return a request's tensor, or None."""
     return _named(request.inputs(), name)
 
 
 def get_output_tensor_by_name(response, name):
-    """None where the response has no such tensor."""
+    """Return a response's tensor, or None."""
     return _named(response.output_tensors(), name)

@@ -356,7 +356,7 @@ class TorchLLM(BaseLLM):
     @property
     def _abilities(self) -> Abilities:
         complete = self.kwargs.get("sampler_type") == "TRTLLMSampler" or _candidate() >= 29
-        return Abilities(penalties=complete, seed=complete, bad_words=complete)
+        return Abilities(penalties=complete, seed=complete, min_p=complete, bad_words=complete)
 
     @property
     def _has_stats(self) -> bool:

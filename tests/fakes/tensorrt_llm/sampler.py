@@ -23,6 +23,7 @@ class Abilities:
 
     penalties: bool = True
     seed: bool = True
+    min_p: bool = True
     bad_words: bool = True
 
 
@@ -111,6 +112,9 @@ class Chooser:
         kept = len(order) if not params.top_k else params.top_k
         cumulative = np.cumsum(probabilities)
         nucleus = int(np.searchsorted(cumulative, params.top_p or 1.0)) + 1
-        kept = max(1, min(kept, nucleus, len(order)))
+        probable = len(order)
+        if params.min_p and self.abilities.min_p:
+            probable = int((probabilities >= params.min_p * probabilities[0]).sum())
+        kept = max(1, min(kept, nucleus, probable))
         weights = probabilities[:kept] / probabilities[:kept].sum()
         return int((self._own or self.shared).choice(order[:kept], p=weights))

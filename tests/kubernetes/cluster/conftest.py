@@ -25,9 +25,9 @@ from tests.kubernetes.cluster import making
 from tests.kubernetes.cluster.installation import PAIRS, Installation
 from tests.kubernetes.cluster.machines import SECOND, wait_until
 from tests.kubernetes.cluster.running import Cluster
-from tritonctl.host.files import if_free
+from tritonctl.host.files import try_exclusive
 from tritonctl.project.file import load_project
-from tritonctl.server.security.certificates import make_certificates
+from tritonctl.security.certificates import make_certificates
 
 NAMESPACE = "tritonctl-test"
 SERVICES = ("triton", "envoy", "frontend")
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
     if kept.is_up():
         yield kept
         return
-    with if_free(making.folder() / "lock") as free:
+    with try_exclusive(making.folder() / "lock") as free:
         if not free:
             pytest.skip("NO CLUSTER: another run has it")
         try:
@@ -85,7 +85,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model["serving"] = {"config": {"tokenizer": {"dynamic_batching": batching}}}
         file.write_text(yaml.safe_dump(data), encoding="utf-8")
         build_cached(load_project(folder))
-        succeeded(folder, "release", trial)
+        succeeded(folder, "releases", "publish", trial)
     return folder
 
 

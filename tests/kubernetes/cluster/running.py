@@ -32,9 +32,9 @@ from tests.kubernetes.cluster.machines import (
     Machine,
     wait_until,
 )
-from tritonctl.host.environments import ensure, environment_python
+from tritonctl.host.environments import ensure_environment, environment_python
 from tritonctl.host.progress import Silent
-from tritonctl.server.kubernetes.manifests import HELM
+from tritonctl.runtimes.kubernetes.manifests import helm_recipe
 
 API_PORT, DNS_PORT = 6443, 10053
 PATIENCE_SECONDS = 240.0
@@ -141,7 +141,7 @@ class Cluster:
         """One action of Helm's. Raises HelmError."""
         asked = {"kubeconfig": str(self.kubeconfig), "namespace": namespace, "action": action}
         done = subprocess.run(
-            [environment_python(ensure(HELM, Silent())), PROGRAMS / "helm.py"],
+            [environment_python(ensure_environment(helm_recipe(), Silent())), PROGRAMS / "helm.py"],
             input=json.dumps(asked | {"arguments": arguments}),
             capture_output=True,
             text=True,

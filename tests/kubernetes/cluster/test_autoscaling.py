@@ -16,7 +16,7 @@ from tests.kubernetes.cluster.metrics import metrics
 from tests.kubernetes.cluster.test_drains import Tell
 from tests.prometheus_server import installed
 from tritonctl.host.progress import Silent
-from tritonctl.server.kubernetes.manifests import render_manifests
+from tritonctl.runtimes.kubernetes.manifests import render_manifests
 
 pytestmark = pytest.mark.kubernetes
 

@@ -58,7 +58,7 @@ def test_a_bad_release_takes_nothing_down(pairs: Installation, project: Path, te
     name, _, digest = release_of(project, "2").partition("@sha256:")
     wrong: dict[str, tuple[Values, str]] = {
         "image": ({"images": {"triton": "tritonctl/triton-cpu:absent"}}, "ErrImagePull"),
-        "digest": ({"release": f"{name}@sha256:{'0' * len(digest)}"}, "another release's"),
+        "digest": ({"release": f"{name}@sha256:{'0' * len(digest)}"}, "another release"),
         "release": ({"release": f"9-000000000000@sha256:{digest}"}, "there is no release"),
     }
     before = set(pairs.names("triton"))

@@ -21,7 +21,7 @@ from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.model_config import steps_of
 from tritonctl.protocol.model_control import ModelControl
-from tritonctl.server.security.certificates import make_certificates
+from tritonctl.security.certificates import make_certificates
 
 pytestmark = pytest.mark.kubernetes
 

@@ -22,10 +22,10 @@ from tests.kubernetes.cluster.test_drains import Tell
 from tests.kubernetes.cluster.test_faults import SERVER, SIGNAL
 from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.project.file import load_project
-from tritonctl.rollout import asks
-from tritonctl.rollout.asks import Ask
-from tritonctl.rollout.journal import Phase
-from tritonctl.rollout.standing import Rollout, rollout
+from tritonctl.rollout import operator_commands as asks
+from tritonctl.rollout.journal import RolloutPhase
+from tritonctl.rollout.operator_commands import OperatorCommand
+from tritonctl.rollout.status import RolloutStatus, rollout_status
 
 pytestmark = pytest.mark.kubernetes
 
@@ -100,7 +100,7 @@ def slots(
     yield installation
     with suppress(UsageError):  # none was started
         if not (left := standing(project)).state.closed:
-            asks.place(left.folder, Ask.ABORT_AT_ONCE)
+            asks.submit_command(left.folder, OperatorCommand.ABORT_AT_ONCE)
             wait_until(lambda: standing(project).state.closed, CLOSED_SECONDS)
 
 
@@ -113,13 +113,13 @@ def start(project: Path, served: Installation) -> tuple[str, str]:
     where = ["--on", "kubernetes", "--namespace", served.namespace, "--release-name", NAME]
     succeeded(project, "rollout", "start", candidate, *where, *given)
     wait_until(lambda: standing(project).state.step == 0 and standing(project).state.moved, 60)
-    assert standing(project).state.about["memory"]  # pods of both tell theirs: it is judged
+    assert standing(project).state.details["memory"]  # pods of both tell theirs: it is judged
     return stable, candidate
 
 
-def standing(project: Path) -> Rollout:
+def standing(project: Path) -> RolloutStatus:
     """Of the last one."""
-    return rollout(load_project(project))
+    return rollout_status(load_project(project))
 
 
 def generations(served: Installation) -> dict[str, Any]:
@@ -145,12 +145,12 @@ def test_users_come_back_whatever_dies(slots: Installation, project: Path, tell:
         [pod] = slots.pods("triton-b")
         began = time.monotonic()
         slots.python(pod["metadata"]["name"], SIGNAL.format(name=SERVER, signal="SIGKILL"))
-        wait_until(lambda: standing(project).state.moved and standing(project).state.ended, 60)
+        wait_until(lambda: standing(project).state.moved and standing(project).state.is_over, 60)
         back = time.monotonic()
         state = standing(project).state
         time.sleep(3)
     tell(f"candidate killed: users back after {back - began:.1f} s ({state.reason})")
-    assert state.phase is Phase.ROLLED_BACK
+    assert state.phase is RolloutPhase.ROLLED_BACK
     assert back - began < ROLLBACK_SECONDS
     assert asking.releases(back) == {stable}
     assert asking.problems == []
@@ -175,6 +175,6 @@ def test_what_is_promoted_stays(slots: Installation, project: Path) -> None:
     assert asking.releases(back) == {stable}
     assert asking.problems == []
     ended = standing(project)
-    assert ended.state.phase is Phase.ROLLED_BACK
-    asks.place(ended.folder, Ask.CLOSE)  # as the next rollout's start does: nothing is kept warm
+    assert ended.state.phase is RolloutPhase.ROLLED_BACK
+    asks.submit_command(ended.folder, OperatorCommand.CLOSE)  # as the next start does
     wait_until(lambda: standing(project).state.closed, CLOSED_SECONDS)

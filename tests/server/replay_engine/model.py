@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from textlib.admission import TRITON_DECIDES
-from textlib.engine_contract import Progress
-from textlib.engine_service import EngineModel, Service
+from textlib.engine.contract import StreamProgress
+from textlib.engine.service import EngineModel, EngineService
 from textlib.errors import EngineFailedError, RequestError
-from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest, SequenceLimits
-from textlib.token_chunk import FinishReason
-from textlib.triton_edge import existing, loading, version_folder
+from textlib.scheduling.admission import TRITON_DECIDES
+from textlib.tokens.token_chunk import FinishReason
+from textlib.triton.edge import reporting_load_errors, require_path, version_folder
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.request_tensors import GenerationRequest, SequenceLimits
 
 
 @dataclass
@@ -55,15 +55,15 @@ class _Playing:
             position=resumed,
         )
 
-    def advance(self, stream_id: int) -> Progress:
+    def advance(self, stream_id: int) -> StreamProgress:
         """The next ids of this stream."""
         size = self.sizes[self.turn % len(self.sizes)]
         new = self.ids[self.position : self.position + size]
         self.turn, self.position = self.turn + 1, self.position + len(new)
         if self.position < len(self.ids):
-            return Progress(stream_id, new)
+            return StreamProgress(stream_id, new)
         error = EngineFailedError(self.error) if self.error else None
-        return Progress(stream_id, new, self.finish, error)
+        return StreamProgress(stream_id, new, self.finish, error)
 
 
 class ReplayEngine:
@@ -82,9 +82,11 @@ class ReplayEngine:
             seed = 0
         prompt = request.token_ids[: request.num_input_tokens]
         script = {"ids": prompt.tolist()} if seed is None else self._scripts[seed]
-        self._live[stream_id] = _Playing.of(script, request.sampling.max_tokens, request.resumed)
+        self._live[stream_id] = _Playing.of(
+            script, request.sampling.max_tokens, request.num_resumed_ids
+        )
 
-    def step(self) -> Sequence[Progress]:
+    def step(self) -> Sequence[StreamProgress]:
         """Advance every stream."""
         if pause := max(playing.step_seconds for playing in self._live.values()):
             time.sleep(pause)
@@ -114,13 +116,13 @@ class TritonPythonModel(EngineModel):
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the scripts and start the decoder loop."""
-        with loading(args) as parameters:
-            file = existing(version_folder(args) / "engine" / "scripts.json")
-            service = Service(
+        with reporting_load_errors(args) as parameters:
+            file = require_path(version_folder(args) / "engine" / "scripts.json")
+            service = EngineService(
                 ReplayEngine(json.loads(file.read_text(encoding="utf-8"))),
                 _limits(parameters),
                 capacity=parameters.integer("max_num_seqs"),
                 max_queue_size=parameters.integer("max_queue_size", minimum=TRITON_DECIDES),
-                publishes=False,
+                publishes_metrics=False,
             )
             self.serve(args, parameters, service)

@@ -94,7 +94,7 @@ def test_classify(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
         {"text": "abc"},
     ]
     file = written(tmp_path, [json.dumps(line) for line in lines])
-    given = ask(cli, server, "classify", "classifier", file, "--jsonl", "--top-k", "2")
+    given = ask(cli, server, "classify", "classifier", file, "--jsonl", "--labels", "2")
     assert [one["labels"][0] for one in given] == [
         {"label": "even", "score": 0.75},
         {"label": "odd", "score": 0.75},
@@ -135,7 +135,7 @@ def test_images(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
     """By option, and by a file of paths."""
     image = tmp_path / "a.png"
     image.write_bytes(b"\x89PNG")
-    [named] = ask(cli, server, "classify", "vision", "--image", image, "--top-k", "1")
+    [named] = ask(cli, server, "classify", "vision", "--image", image, "--labels", "1")
     [listed] = ask(cli, server, "classify", "vision", written(tmp_path, [str(image)]))
     assert named == {"index": 0, "labels": [{"label": "even", "score": 0.75}]}
     assert listed["labels"][0] == named["labels"][0]
@@ -148,7 +148,7 @@ def test_a_bad_line_ends_the_command(cli: Cli, server: TaskServer, tmp_path: Pat
     texts: list[str | bytes] = [*TEXTS[:30], b"ab\xff", *TEXTS[30:]]
     done = cli("embed", "encoder", written(tmp_path, texts), "--url", server.url)
     assert done.returncode == 2
-    assert "lines.txt, line 31: no UTF-8: byte 3 is 0xff" in " ".join(done.stderr.split())
+    assert "lines.txt, line 31: invalid UTF-8: byte 3 is 0xff" in " ".join(done.stderr.split())
     assert "--on-error keep" in done.stderr
     assert len(records(done.stdout)) == 30
 
@@ -167,9 +167,9 @@ def test_errors_are_kept(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
     assert sorted(wrong) == [7, 40, 500]
     assert wrong[7]["id"] == 7
     assert "text_input is bad" in wrong[7]["error"]
-    assert wrong[40]["error"] == "no UTF-8: byte 1 is 0xff"
-    assert "no finite numbers" in wrong[500]["error"]
-    assert "3 without an answer" in done.stderr
+    assert wrong[40]["error"] == "invalid UTF-8: byte 1 is 0xff"
+    assert "not finite numbers" in wrong[500]["error"]
+    assert "3 failed" in done.stderr
 
 
 def test_a_document_that_fails(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
@@ -202,8 +202,9 @@ def test_json_tells_about_the_file(cli: Cli, server: TaskServer, tmp_path: Path)
     output = tmp_path / "out.jsonl"
     file = written(tmp_path, TEXTS[:10])
     [given] = ask(cli, server, "embed", "encoder", file, "--output", output, "--json")
-    assert given.pop("seconds") > 0
+    assert given.pop("duration_seconds") > 0
     assert given == {
+        "schema": "tritonctl.embed/1",
         "output": str(output),
         "lines": 10,
         "failed": 0,
@@ -243,15 +244,18 @@ def test_a_busy_server_is_asked_again(cli: Cli, server: TaskServer, tmp_path: Pa
         (("embed", "speller", "--text", "a"), "speller streams text"),
         (("classify", "encoder", "--text", "a"), "encoder embeds texts"),
         (("rerank", "plain", "--query", "q", "--text", "a"), "plain takes tensors"),
-        (("embed", "tower", "--text", "a"), "tower takes other items"),
-        (("embed", "encoder", "--image", "a.png"), "encoder takes other items"),
+        (("embed", "tower", "--text", "a"), "tower takes images, not texts"),
+        (("embed", "encoder", "--image", "a.png"), "encoder takes texts, not images"),
         (("embed", "encoder", "nowhere.txt"), "nowhere.txt cannot be read"),
-        (("embed", "encoder", "a", "--text", "b"), "items are given in 2 ways"),
-        (("embed", "tower", "--image", "a.png", "--dimensions", "2"), "takes no dimensions"),
+        (("embed", "encoder", "a", "--text", "b"), "items come from 2 sources"),
+        (
+            ("embed", "tower", "--image", "a.png", "--dimensions", "2"),
+            "does not support dimensions",
+        ),
         (("embed", "encoder", "--text", "a", "--encoding", "hex"), "--encoding is `hex`"),
         (("embed", "encoder", "--text", "a", "--on-error", "go"), "--on-error is `go`"),
-        (("embed", "encoder", "--text", "a", "--force"), "--force is given without"),
-        (("rerank", "reranker", "--text", "a"), "no query is given"),
+        (("embed", "encoder", "--text", "a", "--force"), "--force requires --output"),
+        (("rerank", "reranker", "--text", "a"), "there is no query"),
         (("embed", "nobody", "--text", "a"), "unknown model: 'nobody'"),
     ],
 )

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.bulk import lines as lines_module
-from tritonctl.bulk.lines import RawLine, Source, raw_lines
-from tritonctl.bulk.parsing import NO_ID, BadLineError, Format
+from tritonctl.bulk.lines import LineSource, RawLine, raw_lines
+from tritonctl.bulk.parsing import NO_ID, BadLineError, LineFormat
+from tritonctl.bulk.rendering import result_line
 from tritonctl.errors import UsageError
-from tritonctl.protocol.tasks import TASKS, ServedTask
+from tritonctl.protocol.tasks import TASKS, Relevance, ServedTask
 
 
 def read(content: bytes, sizes: list[int] | None = None) -> list[RawLine]:
@@ -53,7 +54,7 @@ def test_reading_goes_on_at_the_end_of_any_line(content: bytes, at: int) -> None
 
 def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error that names the line; the next one is read as usual."""
-    monkeypatch.setattr(lines_module, "MOST_LINE_BYTES", 10)
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
     first, second, third = read(b"x" * 30 + b"\nshort\n" + b"y" * 11, [7, 7, 7])
     assert (first.too_long, first.content, first.end) == (True, b"", 31)
     assert (second.too_long, second.content) == (False, b"short")
@@ -64,18 +65,18 @@ def test_a_file_that_is_none() -> None:
     """Exit code 2 and the reason."""
     for path in (Path("nowhere.txt"), Path(__file__).parent):
         with pytest.raises(UsageError, match="cannot be read"):
-            Source.opened(path)
+            LineSource.open_path(path)
 
 
 def test_a_file_that_changes(tmp_path: Path) -> None:
     """It is noticed, and its content has another hash."""
     file = tmp_path / "lines.txt"
     file.write_text("a\n")
-    source = Source.opened(file)
+    source = LineSource.open_path(file)
     before = source.content_hash()
-    assert not source.changed
+    assert not source.is_changed
     file.write_text("b\nc\n")
-    assert source.changed
+    assert source.is_changed
     assert source.content_hash() != before
     source.close()
 
@@ -86,15 +87,15 @@ def served(task: str, *more: str) -> ServedTask:
     return ServedTask("m", TASKS[task], inputs, 8, "")
 
 
-def asked(format_: Format, content: bytes | dict[str, Any], index: int = 1) -> Any:
+def asked(format_: LineFormat, content: bytes | dict[str, Any], index: int = 1) -> Any:
     """What a line asks."""
     text = json.dumps(content).encode() if isinstance(content, dict) else content
     return format_.parse(RawLine(index, text, 0))
 
 
-TEXTS = Format(served("embedding"))
-OBJECTS = Format(served("classification", "text_pair"), jsonl=True)
-QUERIES = Format(served("rerank"), jsonl=True)
+TEXTS = LineFormat(served("embedding"))
+OBJECTS = LineFormat(served("classification", "text_pair"), jsonl=True)
+QUERIES = LineFormat(served("rerank"), jsonl=True)
 
 
 def test_plain_text() -> None:
@@ -103,7 +104,7 @@ def test_plain_text() -> None:
     assert asked(TEXTS, b"").rows == [{"text_input": b""}]
     assert asked(TEXTS, b"\xef\xbb\xbfa", index=0).rows == [{"text_input": b"a"}]
     assert asked(TEXTS, b"a").id is NO_ID
-    against = Format(served("rerank"), query="q")
+    against = LineFormat(served("rerank"), query="q")
     assert asked(against, b"a").rows == [{"query": b"q", "text_input": b"a"}]
 
 
@@ -120,13 +121,13 @@ def test_queries() -> None:
     """One text, or documents that share a line of output; a query of the line goes first."""
     assert asked(QUERIES, {"query": "q", "text": "a"}).rows == [{"query": b"q", "text_input": b"a"}]
     several = asked(QUERIES, {"id": 1, "query": "q", "documents": ["a", "b"]})
-    assert several.several
+    assert several.is_ranking
     assert several.rows == [
         {"query": b"q", "text_input": b"a"},
         {"query": b"q", "text_input": b"b"},
     ]
     assert asked(QUERIES, {"query": "q", "documents": []}).rows == []
-    given = Format(served("rerank"), jsonl=True, query="other")
+    given = LineFormat(served("rerank"), jsonl=True, query="other")
     assert asked(given, {"text": "a"}).rows[0]["query"] == b"other"
     assert asked(given, {"query": "q", "text": "a"}).rows[0]["query"] == b"q"
 
@@ -135,10 +136,10 @@ def test_images(tmp_path: Path) -> None:
     """Each line is a path; JSON objects name it `image`."""
     file = tmp_path / "ä.png"
     file.write_bytes(b"\x89PNG")
-    plain, objects = (Format(served("image_embedding"), jsonl=jsonl) for jsonl in (False, True))
+    plain, objects = (LineFormat(served("image_embedding"), jsonl=jsonl) for jsonl in (False, True))
     assert asked(plain, str(file).encode()).rows == [{"image": b"\x89PNG"}]
     assert asked(objects, {"image": str(file), "id": "x"}).rows == [{"image": b"\x89PNG"}]
-    with pytest.raises(BadLineError, match="name images with --image"):
+    with pytest.raises(BadLineError, match="pass images with --image"):
         asked(plain, b"\x89PNG\r")
     with pytest.raises(BadLineError, match="cannot be read: No such file"):
         asked(plain, b"nowhere.png")
@@ -149,29 +150,29 @@ def test_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "content", "problem"),
     [
-        (TEXTS, b"ab\xff", "no UTF-8: byte 3 is 0xff"),
-        (TEXTS, b"\xed\xa0\x80", "no UTF-8: byte 1 is 0xed"),
-        (OBJECTS, b"", "no JSON"),
-        (OBJECTS, b"\xff", "no UTF-8"),
-        (OBJECTS, b"[" * 100_000, "no JSON"),
-        (OBJECTS, b'["a"]', "no JSON object"),
-        (OBJECTS, b"{}", "it has no `text`"),
+        (TEXTS, b"ab\xff", "invalid UTF-8: byte 3 is 0xff"),
+        (TEXTS, b"\xed\xa0\x80", "invalid UTF-8: byte 1 is 0xed"),
+        (OBJECTS, b"", "invalid JSON"),
+        (OBJECTS, b"\xff", "invalid UTF-8"),
+        (OBJECTS, b"[" * 100_000, "invalid JSON"),
+        (OBJECTS, b'["a"]', "not a JSON object"),
+        (OBJECTS, b"{}", "`text` is missing"),
         (OBJECTS, b'{"text": 7}', "`text` is 7, expected text"),
         (OBJECTS, b'{"text": null}', "`text` is null, expected text"),
-        (OBJECTS, b'{"text": "\\ud83d"}', "`text` is no text: surrogates not allowed"),
+        (OBJECTS, b'{"text": "\\ud83d"}', "`text` is not valid text: surrogates not allowed"),
         (OBJECTS, b'{"text": "a", "text_pair": []}', "`text_pair` is \\[\\], expected text"),
-        (QUERIES, b'{"text": "a"}', "it has no `query`"),
-        (QUERIES, b'{"query": "a"}', "it has no `text`"),
-        (QUERIES, b'{"query": "a", "documents": "b"}', "`documents` is no list"),
+        (QUERIES, b'{"text": "a"}', "`query` is missing"),
+        (QUERIES, b'{"query": "a"}', "`text` is missing"),
+        (QUERIES, b'{"query": "a", "documents": "b"}', "`documents` is not a list"),
         (QUERIES, b'{"query": "a", "documents": [1]}', "`documents` is 1, expected text"),
         (
-            Format(served("embedding"), jsonl=True),
+            LineFormat(served("embedding"), jsonl=True),
             b'{"text": "a", "text_pair": "b"}',
-            "m takes no `text_pair`",
+            "m does not accept `text_pair`",
         ),
     ],
 )
-def test_bad_lines(how: Format, content: bytes, problem: str) -> None:
+def test_bad_lines(how: LineFormat, content: bytes, problem: str) -> None:
     """Each with its reason."""
     with pytest.raises(BadLineError, match=problem):
         asked(how, content)
@@ -181,3 +182,15 @@ def test_too_long_lines() -> None:
     """Told, not sent."""
     with pytest.raises(BadLineError, match="longer than 64 MiB"):
         TEXTS.parse(RawLine(0, b"", 9, too_long=True))
+
+
+@pytest.mark.parametrize(
+    ("scores", "saturated"),
+    [((1.0, 0.4, 1.0), 2), ((0.0, 1.0), 2), ((1.0, 0.4), None), ((3.5, 3.5), None)],
+)
+def test_rankings_of_saturated_scores(scores: tuple[float, ...], saturated: int | None) -> None:
+    """Their order says nothing, and the line says how many there are."""
+    results = [Relevance(0, score, None, None) for score in scores]
+    line = json.loads(result_line(0, NO_ID, results, is_ranking=True))
+    assert line.get("saturated") == saturated
+    assert [entry["score"] for entry in line["results"]] == sorted(scores, reverse=True)

@@ -17,8 +17,8 @@ import pytest
 
 from tests.fakes.task_server import TaskServer, task_server, vector
 from tests.servers import wait_until
-from tritonctl.bulk.lines import Source
-from tritonctl.bulk.probe import same
+from tritonctl.bulk.lines import LineSource
+from tritonctl.bulk.probe import is_same_model
 
 pytestmark = pytest.mark.timed
 
@@ -118,7 +118,7 @@ def test_killed_again_and_again(cli: Cli, server: TaskServer, file: Path, tmp_pa
         reached = lines_of(journal)
     assert reached > 600
     asked = sum(len(each["text_input"]) for each in server.requests)
-    assert f"Going on after {reached:,} lines." in finish(cli, server, file, output)
+    assert f"Continuing after {reached:,} lines." in finish(cli, server, file, output)
     again = sum(len(each["text_input"]) for each in server.requests) - asked
     assert again == len(TEXTS) - reached + 1  # and whether it is the same model
 
@@ -133,7 +133,7 @@ def test_interrupted(cli: Cli, server: TaskServer, file: Path, tmp_path: Path, n
     process.send_signal(number)
     _, said = process.communicate()
     assert process.returncode == 130, said
-    assert f"interrupted: {lines_of(journal):,} lines are done and kept" in said
+    assert f"interrupted: {lines_of(journal):,} lines are done and stored" in said
     finish(cli, server, file, output)
 
 
@@ -150,18 +150,20 @@ def test_standard_input_goes_on(
         process.communicate()
 
     def pipe(content: bytes) -> subprocess.CompletedProcess[str]:
-        source = Source.of("standard input", content)
-        monkeypatch.setattr(Source, "opened", lambda _: source)
+        source = LineSource.from_bytes("standard input", content)
+        monkeypatch.setattr(LineSource, "open_path", lambda _: source)
         return cli("embed", "encoder", "--output", output, "--url", server.url)
 
     content = file.read_bytes()
     for other in (b"other\n" + content, content[:500]):
         done = pipe(other)
         assert done.returncode == 3, done.stderr
-        assert "standard input are not those that were read" in " ".join(done.stderr.split())
+        assert "standard input differ from the lines of the first run" in " ".join(
+            done.stderr.split()
+        )
     done = pipe(content)
     assert done.returncode == 0, done.stderr
-    assert "Going on after" in done.stderr
+    assert "Continuing after" in done.stderr
     check(output)
 
 
@@ -207,7 +209,7 @@ def test_other_options_are_refused(
     where = ("--output", output, "--url", server.url)
     done = cli("embed", "encoder", file, *where, *change)
     assert done.returncode == 3
-    assert f"was begun with {problem}" in " ".join(done.stderr.split())
+    assert f"was started with {problem}" in " ".join(done.stderr.split())
     assert (tmp_path / "out.jsonl.part").exists()
     done = cli("embed", "encoder", file, *where, *change, "--force", "--on-error", "keep")
     assert done.returncode == 0, done.stderr
@@ -222,7 +224,7 @@ def test_another_input_is_refused(cli: Cli, server: TaskServer, file: Path, tmp_
     file.write_bytes(content[:-2] + b"x\n")
     done = cli("embed", "encoder", file, "--output", output, "--url", server.url)
     assert done.returncode == 3
-    assert "was begun with another input" in " ".join(done.stderr.split())
+    assert "was started with another input" in " ".join(done.stderr.split())
     file.write_bytes(content)
     done = cli("embed", "encoder", file, "--output", output, "--url", server.url)
     assert done.returncode == 2
@@ -244,7 +246,7 @@ def test_another_model_under_its_name_is_refused(
         other.version, other.factor = "1", -500.0
         done = cli(*where)
         assert done.returncode == 3
-        assert "encoder answers otherwise than when" in " ".join(done.stderr.split())
+        assert "encoder answers differently than when" in " ".join(done.stderr.split())
         other.factor = 1.01
         assert cli(*where, "--on-error", "keep").returncode == 0
 
@@ -266,8 +268,8 @@ def test_another_model_under_its_name_is_refused(
 )
 def test_answers_of_one_model(before: dict[str, float], now: dict[str, float], alike: bool) -> None:
     """They vary by what shares a batch, not by more."""
-    assert same(before, now) is alike
-    assert same(now, before) is alike
+    assert is_same_model(before, now) is alike
+    assert is_same_model(now, before) is alike
 
 
 def test_a_part_that_somebody_has_cut(
@@ -308,7 +310,7 @@ def test_a_file_that_is_there_is_not_replaced(
     output.write_text("precious\n")
     done = cli("embed", "encoder", file, "--output", output, "--url", server.url)
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert output.read_text() == "precious\n"
     done = cli("embed", "encoder", file, "--output", output, "--url", server.url, "--force")
     assert done.returncode == 0, done.stderr
@@ -322,7 +324,7 @@ def test_two_at_once(cli: Cli, server: TaskServer, file: Path, tmp_path: Path) -
     wait_until(lambda: lines_of(journal) > 0, "the first one writes")
     done = cli("embed", "encoder", file, "--output", output, "--url", server.url)
     assert done.returncode == 2
-    assert "another tritonctl writes" in done.stderr
+    assert "another tritonctl is writing" in done.stderr
     first.communicate()
     check(output)
 
@@ -342,4 +344,4 @@ def test_a_file_that_grows_meanwhile(
     server.before = grows
     done = cli("embed", "encoder", file, "--url", server.url)
     assert done.returncode == 3
-    assert "is being changed while it is read" in " ".join(done.stderr.split())
+    assert "was modified during the run" in " ".join(done.stderr.split())

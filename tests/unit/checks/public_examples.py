@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.files import Example, ExampleFile
 from tritonctl.checks.examples.onnx import FLOAT, INT32, onnx_file
 
 PUBLIC = Path(__file__).parent / "public"
@@ -49,9 +49,9 @@ class PublicExample:
         return folder
 
 
-def _onnx(inputs: Shapes, outputs: Shapes, kind: int = FLOAT) -> File:
+def _onnx(inputs: Shapes, outputs: Shapes, kind: int = FLOAT) -> ExampleFile:
     given = {name: (kind, shape) for name, shape in inputs.items()}
-    return File(onnx_file(given, {name: (kind, shape) for name, shape in outputs.items()}))
+    return ExampleFile(onnx_file(given, {name: (kind, shape) for name, shape in outputs.items()}))
 
 
 _PIPELINE = {
@@ -101,7 +101,7 @@ EXAMPLES: dict[str, PublicExample] = {
     "resnet, TorchScript": PublicExample(
         f"{_NVIDIA}/tutorials/tree/main/Quick_Deploy/PyTorch",
         "resnet_torchscript",
-        {"resnet50/1/model.pt": File(b"PK\x03\x04" + bytes(64))},
+        {"resnet50/1/model.pt": ExampleFile(b"PK\x03\x04" + bytes(64))},
     ),
     "sequences": PublicExample(
         f"{_NVIDIA}/server/tree/main/docs/examples/model_repository/simple_sequence",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.files import Example, ExampleFile
 
 
 def put(folder: Path, files: Example) -> Path:
@@ -13,7 +13,7 @@ def put(folder: Path, files: Example) -> Path:
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = content if isinstance(content, File) else File(content.encode())
+        file = content if isinstance(content, ExampleFile) else ExampleFile(content.encode())
         if file.link is not None:
             path.symlink_to(file.link)
             continue

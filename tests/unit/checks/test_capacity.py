@@ -11,9 +11,9 @@ from tests.check_models.models import CONFIG, python_model
 from tests.check_models.tensorrt_llm import llmapi_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import Example, File
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import Example, ExampleFile
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 OURS = [rule for rule in RULES.values() if rule.family == "capacity"]
@@ -21,7 +21,7 @@ OURS = [rule for rule in RULES.values() if rule.family == "capacity"]
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def reported(folder: Path, files: Example, target: Target) -> list[Finding]:
+def reported(folder: Path, files: Example, target: CheckTarget) -> list[CheckFinding]:
     """What the family's rules say."""
     return list(check_repository(put(folder, files), target, rules=OURS).findings)
 
@@ -38,7 +38,7 @@ def images(name: str, count: int, size: int = 1024) -> dict[str, str]:
 def test_shared_memory(tmp_path: Path) -> None:
     """The sum, each model's share, told at the largest."""
     files = images("a", 1) | images("b", 2) | {"c/config.pbtxt": 'name: "c" backend: "identity"'}
-    target = Target("2.51.0", shared_memory_bytes=64 * MIB)
+    target = CheckTarget("2.51.0", shared_memory_bytes=64 * MIB)
     [finding] = reported(tmp_path, files, target)
     # 8 × (12 MiB + 16 B + 4 KiB), in steps of 1 MiB.
     assert finding.message == (
@@ -48,51 +48,51 @@ def test_shared_memory(tmp_path: Path) -> None:
     assert "--shm-size=640m" in finding.fix
     assert finding.path.endswith("b/config.pbtxt")
     assert (finding.line, finding.text[finding.column - 1 : finding.end - 1]) == (6, "2")
-    assert reported(tmp_path, {}, Target("2.51.0", shared_memory_bytes=291 * MIB)) == []
-    assert reported(tmp_path, {}, Target("2.51.0")) == []
+    assert reported(tmp_path, {}, CheckTarget("2.51.0", shared_memory_bytes=291 * MIB)) == []
+    assert reported(tmp_path, {}, CheckTarget("2.51.0")) == []
 
 
 def test_stubs_without_room(tmp_path: Path) -> None:
     """Their regions as they begin; then nothing is said of batches."""
     files = images("a", 3) | images("b", 4)
-    [finding] = reported(tmp_path, files, Target("2.51.0", shared_memory_bytes=6 * MIB))
+    [finding] = reported(tmp_path, files, CheckTarget("2.51.0", shared_memory_bytes=6 * MIB))
     assert finding.rule == "TC802"
     assert finding.message == (
         "7 instances of Python models take 1.0 MiB of shared memory each, /dev/shm has 6.0 MiB: "
         "b 4, a 3"
     )
-    [finding] = reported(tmp_path, {}, Target("2.51.0", shared_memory_bytes=7 * MIB))
+    [finding] = reported(tmp_path, {}, CheckTarget("2.51.0", shared_memory_bytes=7 * MIB))
     assert finding.rule == "TC800"
 
 
 def test_dimensions_that_vary_count_little(tmp_path: Path) -> None:
     """What is reported is certain: -1 may be 1, a text may be short."""
     config = CONFIG.replace("dims: [ 4 ]", "dims: [ -1, -1 ]").replace("TYPE_FP32", "TYPE_STRING")
-    target = Target("2.51.0", shared_memory_bytes=MIB)
+    target = CheckTarget("2.51.0", shared_memory_bytes=MIB)
     assert reported(tmp_path, python_model(config), target) == []
 
 
-def onnx(name: str, count: int, size: int, more: str = "") -> dict[str, str | File]:
+def onnx(name: str, count: int, size: int, more: str = "") -> dict[str, str | ExampleFile]:
     """A model of onnxruntime on every GPU, with weights of that size."""
     config = CONFIG.replace('"m"', f'"{name}"').replace('"python"', '"onnxruntime"')
     groups = f"instance_group [ {{ kind: KIND_GPU count: {count} }} ]\n"
     return {
         f"{name}/config.pbtxt": config + groups + more,
-        f"{name}/1/model.onnx": File(bytes(100)),
-        f"{name}/1/model.onnx_data": File(bytes(size - 100)),
-        f"{name}/1/notes.txt": File(bytes(10_000)),
+        f"{name}/1/model.onnx": ExampleFile(bytes(100)),
+        f"{name}/1/model.onnx_data": ExampleFile(bytes(size - 100)),
+        f"{name}/1/notes.txt": ExampleFile(bytes(10_000)),
     }
 
 
 def test_weights_on_gpus(tmp_path: Path) -> None:
     """A session for each instance, with the tensors beside the graph; every GPU by itself."""
     files = onnx("a", 2, 3000) | onnx("b", 1, 1500)
-    two = Target("2.51.0", gpus=(8000, 7000))
+    two = CheckTarget("2.51.0", gpus=(8000, 7000))
     [finding] = reported(tmp_path / "all", files, two)
     assert finding.message == (
         "GPU 1 has 6.8 KiB, models take 7.3 KiB there before any request: a 5.9 KiB, b 1.5 KiB"
     )
-    assert reported(tmp_path / "all", {}, Target("2.51.0")) == []
+    assert reported(tmp_path / "all", {}, CheckTarget("2.51.0")) == []
     shared = 'parameters { key: "share_session_between_instances" value { string_value: "true" } }'
     files |= onnx("a", 2, 3000, shared)
     assert reported(tmp_path / "shared", files, two) == []
@@ -100,15 +100,15 @@ def test_weights_on_gpus(tmp_path: Path) -> None:
 
 def test_weights_on_the_host(tmp_path: Path) -> None:
     """OpenVINO's instances share one network; what is on GPUs does not count."""
-    target = Target("2.51.0", gpus=(GIB,), memory_bytes=5000)
+    target = CheckTarget("2.51.0", gpus=(GIB,), memory_bytes=5000)
     config = CONFIG.replace('"python"', '"openvino"')
-    files: dict[str, str | File] = {
+    files: dict[str, str | ExampleFile] = {
         "m/config.pbtxt": config + "instance_group [ { kind: KIND_CPU count: 4 } ]\n",
-        "m/1/model.xml": File(bytes(500)),
-        "m/1/model.bin": File(bytes(4000)),
+        "m/1/model.xml": ExampleFile(bytes(500)),
+        "m/1/model.bin": ExampleFile(bytes(4000)),
     }
     assert reported(tmp_path / "fits", files | onnx("a", 9, 3000), target) == []
-    files |= {"m/1/model.bin": File(bytes(5000))}
+    files |= {"m/1/model.bin": ExampleFile(bytes(5000))}
     [finding] = reported(tmp_path / "full", files, target)
     assert (finding.rule, finding.message) == (
         "TC813",
@@ -119,7 +119,7 @@ def test_weights_on_the_host(tmp_path: Path) -> None:
 def test_what_vllm_claims_beside_weights(tmp_path: Path) -> None:
     """Its share counts as taken."""
     files = onnx("a", 1, 3000) | vllm("b", "{}")
-    [finding] = reported(tmp_path, files, Target("2.51.0", gpus=(10_000,)))
+    [finding] = reported(tmp_path, files, CheckTarget("2.51.0", gpus=(10_000,)))
     assert finding.message.endswith("there before any request: b 8.8 KiB, a 2.9 KiB")
 
 
@@ -128,7 +128,7 @@ def test_odd_values(tmp_path: Path) -> None:
     odd = engine("a", {"gpt_model_path": "/x\\000y"}) | engine("b", {}, 2**31 - 1)
     odd |= vllm("c", "{}", f"kind: KIND_GPU count: {2**31 - 1} gpus: [ {2**31 - 1} ]")
     odd |= images("d", 2**31 - 1, 2**62)
-    target = Target("2.72.0", gpus=(GIB,), shared_memory_bytes=MIB)
+    target = CheckTarget("2.72.0", gpus=(GIB,), shared_memory_bytes=MIB)
     rules = sorted(finding.rule for finding in reported(tmp_path, odd, target))
     assert rules == ["TC802", "TC811", "TC812", "TC821"]
 
@@ -145,12 +145,12 @@ def engine(name: str, parameters: dict[str, str], count: int = 1) -> dict[str, s
 def test_engines_by_rank(tmp_path: Path) -> None:
     """Each rank's file on its GPU, wherever a container sees the repository."""
     paths = {"gpt_model_path": "/models/m/1/engine", "gpu_device_ids": "1,0"}
-    files: dict[str, str | File] = {
+    files: dict[str, str | ExampleFile] = {
         **engine("m", paths),
-        "m/1/engine/rank0.engine": File(bytes(5000)),
-        "m/1/engine/rank1.engine": File(bytes(1000)),
+        "m/1/engine/rank0.engine": ExampleFile(bytes(5000)),
+        "m/1/engine/rank1.engine": ExampleFile(bytes(1000)),
     }
-    [finding] = reported(tmp_path, files, Target("2.51.0", gpus=(4000, 4000)))
+    [finding] = reported(tmp_path, files, CheckTarget("2.51.0", gpus=(4000, 4000)))
     assert finding.message.startswith("GPU 1 has 3.9 KiB, models take 4.9 KiB there")
 
 
@@ -170,7 +170,7 @@ def test_kv_caches(
     parameters: dict[str, str], count: int, told: str | None, tmp_path: Path
 ) -> None:
     """Of instances on one GPU, where no number of tokens bounds them."""
-    findings = reported(tmp_path, engine("m", parameters, count), Target("2.51.0"))
+    findings = reported(tmp_path, engine("m", parameters, count), CheckTarget("2.51.0"))
     assert [told in one.message for one in findings if told] == [True] * bool(told)
     assert len(findings) == bool(told)
 
@@ -194,7 +194,7 @@ def test_kv_caches_of_the_llm_api(arguments: str, told: bool, tmp_path: Path) ->
     } | engine("n", {})
     if arguments == "kv_cache_config: [":
         files["m/1/model.yaml"] = arguments
-    findings = reported(tmp_path, files, Target("2.51.0"))
+    findings = reported(tmp_path, files, CheckTarget("2.51.0"))
     assert [finding.rule for finding in findings] == ["TC812"] * told
 
 
@@ -206,7 +206,7 @@ def vllm(name: str, arguments: str, group: str = "kind: KIND_MODEL") -> dict[str
 
 def test_shares_of_vllm(tmp_path: Path) -> None:
     """Defaults count; GPUs of their own do not add up; what cannot be read counts nothing."""
-    two = Target("2.51.0", gpus=(GIB, GIB))
+    two = CheckTarget("2.51.0", gpus=(GIB, GIB))
     both = vllm("a", '{"gpu_memory_utilization": 0.3}') | vllm("b", "{}")
     [finding] = reported(tmp_path / "a", both, two)
     assert finding.message == (
@@ -223,12 +223,12 @@ def test_shares_of_vllm(tmp_path: Path) -> None:
 def test_messages(tmp_path: Path) -> None:
     """Optional inputs may stay away; the version must have the limit."""
     large = CONFIG.replace("dims: [ 4 ] }", "dims: [ 5000, 5000 ] }", 1)
-    new = Target("2.72.0")
+    new = CheckTarget("2.72.0")
     [finding] = reported(tmp_path / "a", python_model(large), new)
     assert (finding.rule, finding.line) == ("TC820", 4)
     assert finding.message.startswith("one request takes 95.4 MiB: HTTP requests over 64.0 MiB")
     assert "--http-max-input-size=134217728" in finding.fix
-    for target in (Target("2.51.0"), Target()):
+    for target in (CheckTarget("2.51.0"), CheckTarget()):
         assert reported(tmp_path / "a", {}, target) == []
     optional = large.replace("5000 ] }", "5000 ] optional: true }")
     assert reported(tmp_path / "b", python_model(optional), new) == []
@@ -239,7 +239,8 @@ def test_messages(tmp_path: Path) -> None:
 def test_a_batch_too_large(tmp_path: Path) -> None:
     """With how many would fit."""
     config = CONFIG.replace("dims: [ 4 ]", "dims: [ 4000, 4000 ]", 1).replace("8", "64", 1)
-    [finding] = reported(tmp_path, python_model(config), Target("2.51.0"))
+    [finding] = reported(tmp_path, python_model(config), CheckTarget("2.51.0"))
     assert finding.message == (
-        "a request of 64 takes 64 × 61.0 MiB = 3.8 GiB: gRPC messages end at 2 GiB, with 33 of them"
+        "a request of 64 takes 64 × 61.0 MiB = 3.8 GiB: gRPC messages are limited to 2 GiB, 33 of "
+        "them"
     )

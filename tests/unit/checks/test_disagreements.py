@@ -13,7 +13,7 @@ from tests.differential.pinned import Pinned, as_pinned, pinned
 from tests.differential.pool import pool_files
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 ALL = pinned()
 
@@ -33,8 +33,8 @@ def test_the_pool_is_clean(tmp_path: Path) -> None:
 
 def test_written_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verdict that is pinned comes back as it was, bytes that are no text, too."""
-    files: dict[str, str | File] = {
-        f"{MAIN}/config.pbtxt": File(b'name: "case_m" # \xff\n'),
+    files: dict[str, str | ExampleFile] = {
+        f"{MAIN}/config.pbtxt": ExampleFile(b'name: "case_m" # \xff\n'),
         f"{MAIN}/1/model.py": PYTHON,
     }
     case = Case(("x",), files)

@@ -16,20 +16,20 @@ from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tests.unit.checks.wiring import Wiring, valid
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import Example, File
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import Example, ExampleFile
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 OURS = [rule for rule in RULES.values() if rule.family == "ensembles"]
 
-TARGET = Target("2.51.0")
+TARGET = CheckTarget("2.51.0")
 WRITTEN = 'output_map { key: "IDS" value: "ids" }\n'
 READ = 'input_map { key: "IDS" value: "ids" }\n'
 MASK = 'output_map { key: "MASK" value: "mask" }'
 
 
-def findings(files: Example) -> tuple[Finding, ...]:
+def findings(files: Example) -> tuple[CheckFinding, ...]:
     """Those of ensembles."""
     with TemporaryDirectory() as folder:
         return check_repository(put(Path(folder), files), TARGET, rules=OURS).findings
@@ -39,12 +39,12 @@ def rules(files: Example) -> list[str]:
     return [finding.rule for finding in findings(files)]
 
 
-def only(files: Example) -> Finding:
+def only(files: Example) -> CheckFinding:
     [finding] = findings(files)
     return finding
 
 
-def underlined(finding: Finding) -> str:
+def underlined(finding: CheckFinding) -> str:
     return finding.text[finding.column - 1 : finding.end - 1]
 
 
@@ -287,7 +287,7 @@ def test_one_mistake_is_told_once() -> None:
 def test_circles_through_others() -> None:
     """Each ensemble of a circle is reported; one outside it, which leads there, is not."""
 
-    def around(name: str, inner: str) -> dict[str, str | File]:
+    def around(name: str, inner: str) -> dict[str, str | ExampleFile]:
         config = ENSEMBLE.replace('"m"', f'"{name}"').replace('"classify"', f'"{inner}"')
         return {f"{name}/config.pbtxt": config, f"{name}/1/.keep": ""}
 
@@ -324,7 +324,7 @@ def test_many_inside_each_other(tmp_path: Path) -> None:
 
 def without(rule: str, *changes: tuple[str, str, str]) -> list[str]:
     """What is found in the bad example of a rule with pieces of its files exchanged."""
-    files = dict(RULES[rule].bad)
+    files = dict(RULES[rule].bad_example)
     for name, old, new in changes:
         text = files[name]
         assert isinstance(text, str)

@@ -14,17 +14,17 @@ from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import Example, File
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import Example, ExampleFile
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 OURS = [rule for rule in RULES.values() if rule.family == "layout"]
 
-TARGET = Target("2.51.0")
+TARGET = CheckTarget("2.51.0")
 
 
-def findings(folder: Path, files: Example) -> tuple[Finding, ...]:
+def findings(folder: Path, files: Example) -> tuple[CheckFinding, ...]:
     """What these rules say; others may have more to say of the same files."""
     return check_repository(put(folder, files), TARGET, rules=OURS).findings
 
@@ -63,7 +63,7 @@ def test_default_files(backend: str, name: str, tmp_path: Path) -> None:
     config = CONFIG.replace("python", backend)
     [finding] = findings(tmp_path / "bad", {"m/config.pbtxt": config, "m/1/other": ""})
     assert finding.rule == "TC004"
-    assert name in finding.why
+    assert name in finding.reason
     assert name in finding.message
     folder = {"m/config.pbtxt": config, f"m/1/{name}/part": ""}
     assert "TC004" not in {rule for rule, _ in reported(tmp_path / "good", folder)}
@@ -75,11 +75,11 @@ def test_the_remedies_of_what_git_or_people_misplace(tmp_path: Path) -> None:
     [found] = check_repository(
         put(tmp_path / "git", {"m/config.pbtxt": ensemble}), TARGET, rules=[RULES["TC002"]]
     ).findings
-    assert "git keeps no empty folders" in found.why
+    assert "git does not track empty folders" in found.reason
     assert found.fix.endswith("git keeps it with a file in it: 1/.gitkeep")
     inside = put(tmp_path / "inside", {"m/1/config.pbtxt": CONFIG, "m/1/weights": ""})
     [found] = check_repository(inside, TARGET, rules=[RULES["TC150"]]).findings
-    assert found.message.endswith("1/config.pbtxt is not read, for it lies in a version's folder")
+    assert found.message.endswith("Triton does not read 1/config.pbtxt: it is in a version folder")
     assert (
         found.fix
         == f"move it next to the version folders: mv {inside}/m/1/config.pbtxt {inside}/m/"
@@ -123,7 +123,7 @@ def test_what_lies_in_the_place_of_a_file(tmp_path: Path) -> None:
     """A folder and a link to nowhere are no model.py; a pointer of Git LFS is nothing."""
     config = {"m/config.pbtxt": CONFIG}
     assert reported(tmp_path / "folder", config | {"m/1/model.py/x": ""}) == [("TC004", "m/1")]
-    link = config | {"m/1/model.py": File(link="gone")}
+    link = config | {"m/1/model.py": ExampleFile(link="gone")}
     assert reported(tmp_path / "link", link) == [("TC004", "m/1")]
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     beside = python_model() | {"m/1/weights.bin": pointer}
@@ -154,7 +154,7 @@ def test_labels(tmp_path: Path) -> None:
     assert reported(tmp_path / "enough", few | {"m/l.txt": "a\n\nc\nd"}) == []
     varies = few | {"m/config.pbtxt": LABELLED.replace("4 ] } ]", "-1 ] } ]")}
     assert reported(tmp_path / "varies", varies) == []
-    assert reported(tmp_path / "folder", few | {"m/l.txt": File(link=".")}) == [
+    assert reported(tmp_path / "folder", few | {"m/l.txt": ExampleFile(link=".")}) == [
         ("TC020", "m/config.pbtxt")
     ]
 
@@ -181,7 +181,7 @@ def test_environments(tmp_path: Path) -> None:
     entry = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }'
     inside = python_model(CONFIG + entry % "$$TRITON_MODEL_DIRECTORY/env.tar.gz")
     assert reported(tmp_path / "gone", inside) == [("TC025", "m/config.pbtxt")]
-    assert reported(tmp_path / "there", inside | {"m/env.tar.gz": "x"}) == []
+    assert reported(tmp_path / "there", inside | {"m/env.tar.gz": "PK\x03\x04"}) == []
     dollar = python_model(CONFIG + entry % "$TRITON_MODEL_DIRECTORY/env")
     assert reported(tmp_path / "dollar", dollar | {"m/env/bin/activate": ""}) == [
         ("TC025", "m/config.pbtxt")
@@ -217,7 +217,7 @@ def test_the_repository_itself(tmp_path: Path) -> None:
         ("TC009", "")
     ]
     assert reported(tmp_path / "hidden", python_model() | {".git/HEAD": ""}) == [("TC006", ".git")]
-    link = python_model() | {"old": File(link="gone")}
+    link = python_model() | {"old": ExampleFile(link="gone")}
     assert reported(tmp_path / "link", link) == [("TC005", "old")]
 
 
@@ -232,7 +232,7 @@ def test_folders_of_another_level(tmp_path: Path) -> None:
         found = check_repository(folder, TARGET, shown_as=".").findings
         return [(one.rule, one.message, one.fix) for one in found if one.rule != "TC006"]
 
-    up = f"name the folder that has the models: tritonctl check {models}"
+    up = f"pass the folder that contains the models: tritonctl check {models}"
     model = "this is not a repository of models, but a model: it has a config.pbtxt"
     version = "this is not a repository of models, but a version of a model: it has a model.py"
     assert told(models) == []
@@ -240,7 +240,7 @@ def test_folders_of_another_level(tmp_path: Path) -> None:
     assert told(models / "m" / "1") == [("TC009", version, up)]
     for folder, lower in ((models.parent, "models"), (models.parent.parent, "b/models")):
         [(rule, message, fix)] = told(folder)
-        assert (rule, message.partition("; ")[2]) == ("TC008", f"models lie in {lower}: m")
+        assert (rule, message.partition("; ")[2]) == ("TC008", f"there are models in {lower}: m")
         assert f"tritonctl check {lower}, --model-repository={lower}" in fix
     (models / "m" / "config.pbtxt").unlink()
     assert told(models / "m")[0][1] == model.replace(
@@ -253,7 +253,7 @@ def test_a_link_to_the_shared_file_is_no_stray(tmp_path: Path) -> None:
     shared: Example = {
         "m/config.pbtxt": CONFIG,
         "m/model.py": MODEL,
-        "m/1/model.py": File(link="../model.py"),
+        "m/1/model.py": ExampleFile(link="../model.py"),
     }
     assert reported(tmp_path, shared) == []
 
@@ -279,7 +279,7 @@ EVERYTHING = (
 @given(content=st.binary(max_size=64), size=st.integers(0, 2**32 - 1))
 def test_any_bytes(content: bytes, size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever lies in the files that are read, nothing is raised."""
-    junk = File(content), File(size.to_bytes(4, "little") + content)
+    junk = ExampleFile(content), ExampleFile(size.to_bytes(4, "little") + content)
     files = python_model(EVERYTHING) | {"m/configs/h.pbtxt": junk[0], "m/l.txt": junk[0]}
     for file in junk:
         found = findings(tmp_path_factory.mktemp("any"), files | {"m/warmup/f": file})

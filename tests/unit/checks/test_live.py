@@ -17,15 +17,15 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.config.message import read
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.config.textproto import parse
-from tritonctl.checks.findings import Finding, Report
-from tritonctl.checks.live.drift import Difference, differences
+from tritonctl.checks.findings import CheckFinding, CheckReport
+from tritonctl.checks.live.drift import ConfigDifference, differences
 from tritonctl.checks.live.rules import LIVE_RULES
-from tritonctl.checks.live.server import check_server, version_of
-from tritonctl.checks.report.formats import FORMATS, explained
+from tritonctl.checks.live.server import check_server, server_version
+from tritonctl.checks.report.formats import FORMATS, explain_rule
 from tritonctl.checks.rules import RULES
 from tritonctl.cli import application
 from tritonctl.errors import UsageError
-from tritonctl.protocol.inspection import reached_from_elsewhere
+from tritonctl.protocol.inspection import is_reachable_remotely
 from tritonctl.protocol.server_description import (
     IndexEntry,
     ServedModel,
@@ -33,7 +33,7 @@ from tritonctl.protocol.server_description import (
     TensorMetadata,
 )
 
-NOT_LOADED = "m is not loaded: nobody asked for it, or its config.pbtxt could not be read"
+NOT_LOADED = "m is not loaded: no client requested it, or its config.pbtxt could not be read"
 URL = "127.0.0.1:8001"
 TENSORS = (TensorMetadata("INPUT", "FP32", (-1, 4)), TensorMetadata("OUTPUT", "FP32", (-1, 4)))
 
@@ -69,11 +69,11 @@ def inspection(
     )
 
 
-def compared(folder: Path, seen: ServerDescription) -> list[Finding]:
+def compared(folder: Path, seen: ServerDescription) -> list[CheckFinding]:
     return list(check_server([folder], seen).findings)
 
 
-def only(folder: Path, seen: ServerDescription) -> Finding:
+def only(folder: Path, seen: ServerDescription) -> CheckFinding:
     [finding] = compared(folder, seen)
     return finding
 
@@ -94,8 +94,8 @@ def test_words(name: str) -> None:
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.name)
     assert rule.summary[0].islower()
     assert not rule.summary.endswith(".")
-    assert rule.why.endswith(".")
-    assert rule.summary in explained(rule)
+    assert rule.reason.endswith(".")
+    assert rule.summary in explain_rule(rule)
 
 
 def test_a_server_that_does_what_the_repository_says(repository: Path) -> None:
@@ -154,7 +154,7 @@ def test_versions(policy: str, wanted: str, tmp_path: Path) -> None:
     assert compared(tmp_path, inspection(served(whole, tuple(wanted)))) == []
     lacking = compared(tmp_path, inspection(served(whole, ("9",))))
     assert [f.message for f in lacking if f.rule == "TCS04"] == [
-        f"version {version} is not served, but 9" for version in wanted
+        f"version {version} is not served; the server has 9" for version in wanted
     ]
 
 
@@ -164,7 +164,7 @@ def test_a_version_that_was_removed(tmp_path: Path) -> None:
     whole = CONFIG + "version_policy { all { } }\n"
     finding = only(tmp_path, inspection(served(whole, ("1", "2"))))
     assert (finding.rule, finding.severity) == ("TCS05", "warning")
-    assert finding.message == "version 2 is served, and the repository has it no more"
+    assert finding.message == "version 2 is served, and the repository no longer has it"
 
 
 def test_a_version_that_failed(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_model_of_another_repository(repository: Path) -> None:
     assert (finding.rule, finding.path, finding.line) == ("TCS06", f"grpc://{URL}", 0)
 
 
-def drift(file: str, server: str, *, completes: bool = True) -> list[Difference]:
+def drift(file: str, server: str, *, completes: bool = True) -> list[ConfigDifference]:
     schema = model_config_schema()
     message = text_format.Parse(server, schema.ModelConfig())
     return differences("m", read(parse(file), schema.ModelConfig()), message, completes=completes)
@@ -246,7 +246,7 @@ def test_what_triton_fills_in_is_no_difference() -> None:
 def test_differences(file: str, server: str, path: str, here: str, there: str) -> None:
     """What is in the file and on the server, each as one would write it."""
     [one] = drift(file, server)
-    assert (one.kind, one.dotted, one.here, one.there) == ("differs", path, here, there)
+    assert (one.kind, one.dotted, one.local, one.remote) == ("differs", path, here, there)
 
 
 def test_an_ensemble_is_decoupled_by_its_steps() -> None:
@@ -296,7 +296,10 @@ def test_tensors_that_clients_are_told_of(repository: Path) -> None:
     )
     finding = only(repository, inspection(wrong))
     assert finding.rule == "TCS09"
-    assert "names INPUT FP32 [4], and its configuration has INPUT FP32 [-1, 4]" in finding.message
+    assert (
+        "the metadata of m has INPUT FP32 [4], and its configuration has INPUT FP32 [-1, 4]"
+        in finding.message
+    )
 
 
 def test_values_of_shapes_are_left_out(repository: Path) -> None:
@@ -342,15 +345,15 @@ def test_known_holes(repository: Path) -> None:
 
 def test_the_server_is_the_target_of_the_other_rules(repository: Path) -> None:
     """Unless its version is no number."""
-    assert version_of(inspection(served(), version="2.51.0")) == "2.51.0"
-    assert version_of(inspection(served(), version="own build")) is None
-    assert version_of(inspection(served(), version="")) is None
+    assert server_version(inspection(served(), version="2.51.0")) == "2.51.0"
+    assert server_version(inspection(served(), version="own build")) is None
+    assert server_version(inspection(served(), version="")) is None
 
 
 def test_formats_without_a_line(repository: Path) -> None:
     """A finding about the server has a URL and no line, in every format."""
     report = check_server([repository], inspection(served(), protocols=OPEN))
-    alone = Report(report.findings[:1], 1, {})
+    alone = CheckReport(report.findings[:1], 1, {})
     assert FORMATS["text"](alone).startswith(f"grpc://{URL} TCS20 advice: the repository index")
     assert FORMATS["github"](alone).startswith("::notice title=TCS20::the repository index")
     [run] = json.loads(FORMATS["sarif"](alone))["runs"]
@@ -364,11 +367,11 @@ def test_who_listens_everywhere() -> None:
     for address, expected in (("127.0.0.1", False), ("0.0.0.0", True)):  # noqa: S104 - the point
         with socket.create_server((address, 0)) as listening:
             port = listening.getsockname()[1]
-            assert reached_from_elsewhere(f"127.0.0.1:{port}") is expected
-    assert reached_from_elsewhere("triton.example.com:8001")
+            assert is_reachable_remotely(f"127.0.0.1:{port}") is expected
+    assert is_reachable_remotely("triton.example.com:8001")
     for wrong in ("127.0.0.1", "http://127.0.0.1:8000", "127.0.0.1:grpc", ""):
         with pytest.raises(UsageError, match="is not the address"):
-            reached_from_elsewhere(wrong)
+            is_reachable_remotely(wrong)
 
 
 def test_a_server_that_is_not_there(repository: Path) -> None:
@@ -384,6 +387,6 @@ def test_select_and_explain(repository: Path) -> None:
     done = CliRunner().invoke(application(), ["check", "--explain", "TCS26"])
     assert done.exit_code == 0
     assert "TCS26 known-holes (error)" in done.stdout
-    assert "Where only this machine reaches the port it is advice." in done.stdout
+    assert "If only this machine reaches the port: advice." in done.stdout
     ran = CliRunner().invoke(application(), ["check", str(repository), "--select", "TCS"])
     assert ran.exit_code == 0

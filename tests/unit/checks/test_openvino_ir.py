@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tritonctl.formats.graph_file import Graph, UnjudgedError, Weights
-from tritonctl.formats.openvino_ir import LARGEST, read_ir
+from tritonctl.formats.graph_file import ExternalWeights, ModelGraph, UndecidedFileError
+from tritonctl.formats.openvino_ir import MAX_IR_BYTES, read_ir
 
 IR = """<?xml version="1.0"?>
 <net name="Model" version="11">
@@ -45,7 +45,7 @@ IR = """<?xml version="1.0"?>
 """
 
 
-def read(folder: Path, content: bytes) -> Graph:
+def read(folder: Path, content: bytes) -> ModelGraph:
     (folder / "model.xml").write_bytes(content)
     return read_ir(folder / "model.xml")
 
@@ -59,7 +59,7 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert [(one.names, one.shape) for one in graph.outputs] == [
         (("logits", "Add_2", "Result_3"), ("?", 3))
     ]
-    assert graph.weights == (Weights("model.bin", 20),)
+    assert graph.weights == (ExternalWeights("model.bin", 20),)
 
 
 LAYOUT = '<rt_info><attribute name="layout" version="0" layout="[N,C,...]" /></rt_info>'
@@ -91,14 +91,14 @@ def test_layouts_tell_of_a_batch(tmp_path: Path) -> None:
 )
 def test_what_is_no_ir(content: bytes, problem: str, tmp_path: Path) -> None:
     """Said; entities are never unfolded."""
-    assert problem in str(read(tmp_path, content).broken)
+    assert problem in str(read(tmp_path, content).read_error)
 
 
 def test_what_is_too_large(tmp_path: Path) -> None:
     """Not read, and not judged."""
     with (tmp_path / "model.xml").open("wb") as file:
-        file.truncate(LARGEST + 1)
-    with pytest.raises(UnjudgedError):
+        file.truncate(MAX_IR_BYTES + 1)
+    with pytest.raises(UndecidedFileError):
         read_ir(tmp_path / "model.xml")
 
 
@@ -114,4 +114,4 @@ def test_anything_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> Non
     for _ in range(data.draw(st.integers(0, 2))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     graph = read(tmp_path, bytes(content))
-    assert graph.broken is None or not graph.inputs
+    assert graph.read_error is None or not graph.inputs

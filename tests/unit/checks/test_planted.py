@@ -11,10 +11,10 @@ from tests.unit.checks.planted.assembled import repository
 from tests.unit.checks.planted.mistakes import MARK, MISTAKES, Planted
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import File
-from tritonctl.checks.repository import Target
+from tritonctl.checks.examples.files import ExampleFile
+from tritonctl.checks.repository import CheckTarget
 
-TARGET = Target("2.51.0")
+TARGET = CheckTarget("2.51.0")
 
 Place = tuple[str, str, int, int]
 
@@ -27,12 +27,12 @@ def reported(folder: Path) -> list[Place]:
     ]
 
 
-def planted(mistake: Planted) -> tuple[dict[str, str | File], Place]:
+def planted(mistake: Planted) -> tuple[dict[str, str | ExampleFile], Place]:
     """The repository with the mistake in it, and the finding that there must be."""
     files = repository()
     marked = mistake.new or ""
     if mistake.link is not None:
-        files[mistake.file] = File(link=mistake.link)
+        files[mistake.file] = ExampleFile(link=mistake.link)
     elif mistake.new is None:
         del files[mistake.file]
     elif not mistake.old:

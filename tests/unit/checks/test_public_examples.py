@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.checks.public_examples import EXAMPLES
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -17,7 +17,7 @@ def test_public_examples(name: str, tmp_path: Path) -> None:
     """Each finding by its rule, its file and the beginning of what is underlined."""
     example = EXAMPLES[name]
     folder = example.put(tmp_path / "models")
-    findings = list(check_repository(folder, Target("2.51.0"), shown_as=".").findings)
+    findings = list(check_repository(folder, CheckTarget("2.51.0"), shown_as=".").findings)
     for rule, path, text in example.found:
         [match] = [f for f in findings if (f.rule, f.path) == (rule, path)]
         assert match.text[match.column - 1 :].startswith(text)

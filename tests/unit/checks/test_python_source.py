@@ -30,13 +30,13 @@ def test_calls(tmp_path: Path) -> None:
     """Names, strings that stand there, and where."""
     code = read(tmp_path, CODE.encode())
     assert [call.dotted for call in code.calls] == ["pb_utils.Tensor", "call", "y.z"]
-    [tensor] = code.called("Tensor")
+    [tensor] = code.calls_named("Tensor")
     assert tensor.text(0) == "Ä"
     assert (tensor.text(1), tensor.argument(2)) == (None, None)
-    span = code.place(tensor.node)
+    span = code.node_span(tensor.node)
     assert code.source.text[span.start : span.end].startswith('pb_utils.Tensor("Ä"')
     assert code.source.position(span.start) == (7, 14)
-    [other] = code.called("z")
+    [other] = code.calls_named("z")
     assert (other.text(1), other.text(0, "name")) == (None, "B")
 
 
@@ -63,14 +63,14 @@ def test_the_class(tmp_path: Path) -> None:
 def test_what_cannot_be_read(content: bytes, place: tuple[int, int] | None, tmp_path: Path) -> None:
     """Told with its place where there is one, never raised."""
     code = read(tmp_path, content, largest=150 if content.startswith(b"#") else 1 << 20)
-    assert code.broken
+    assert code.read_error
     assert (code.calls, code.model_class) == ((), None)
     if place:
-        assert code.span is not None
-        assert code.source.position(code.span.start) == place
+        assert code.error_span is not None
+        assert code.source.position(code.error_span.start) == place
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     """A folder, or nothing."""
-    assert read_python(tmp_path, "m", 10).broken == "it is not a file"
-    assert "No such file" in str(read_python(tmp_path / "x", "m", 10).broken)
+    assert read_python(tmp_path, "m", 10).read_error == "it is not a file"
+    assert "No such file" in str(read_python(tmp_path / "x", "m", 10).read_error)

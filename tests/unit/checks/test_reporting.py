@@ -26,7 +26,7 @@ models/m/config.pbtxt:3:1 TC104 error: ModelConfig has no field max_batchsize
 models/m/config.pbtxt:5:12 TC108 warning: parameters has 'k' twice: Triton takes the last one
     parameters { key: "k" value { } }
                ^^^^^^^^^^^^^^^^^^^^^^
-  why: Triton silently takes the last one, so the values above it have no effect.
+  why: Triton silently uses the last value; earlier ones have no effect.
   fix: remove the wrong one
 
 1 model checked: 1 error, 1 warning
@@ -126,6 +126,49 @@ def test_json_of_a_very_long_line(tmp_path: Path) -> None:
     assert len(told) == 1_000
     assert {len(one["text"]) for one in told[:100]} == {2_000}
     assert all(one["text"].startswith("nothing") for one in told[:100])
+
+
+def test_a_million_findings_are_counted(tmp_path: Path) -> None:
+    """A thousand of each rule are told; every format says how many are left out."""
+    put(tmp_path / "many", python_model(CONFIG + "nothing: 1 " * 3_000))
+    text = check("many")
+    assert text.count(" TC104 error: ModelConfig has no field nothing\n") == 1_000
+    assert "many/m TC104 error: 2,000 more are left out\n" in text
+    assert text.endswith("1 model checked: 3,000 errors\n")
+    told = json.loads(check("many", "--format", "json"))
+    left_out = {"model": "many/m", "rule": "TC104", "severity": "error", "count": 2_000}
+    assert (told["omitted"], told["counts"]["error"]) == ([left_out], 3_000)
+    assert check("many", "--format", "github").endswith(
+        "::error title=TC104::many/m: 2000 more are left out\n"
+    )
+    [run] = json.loads(check("many", "--format", "sarif"))["runs"]
+    [notice] = run["invocations"][0]["toolExecutionNotifications"]
+    assert notice["message"]["text"] == "many/m TC104 error: 2,000 more are left out"
+
+
+def test_hits_of_a_rule_are_bounded_in_each_model(tmp_path: Path) -> None:
+    """Whatever rule makes them, and in every model alone."""
+    groups = "instance_group { count: -1 } " * 1_002
+    for name in ("many/a", "many/b"):
+        put(tmp_path / name, {"config.pbtxt": CONFIG.replace('"m"', f'"{name[-1]}"') + groups})
+        put(tmp_path / name, {"1/model.py": ""})
+    told = json.loads(check("many", "--format", "json", "--select", "TC605", status=0))
+    assert len(told["findings"]) == 2_000
+    assert [(one["model"], one["count"]) for one in told["omitted"]] == [
+        ("many/a", 2),
+        ("many/b", 2),
+    ]
+
+
+def test_more_unread_values_than_have_stand_ins(tmp_path: Path) -> None:
+    """Nothing is said that depends on one of them."""
+    dims = "dims: [ " + "many, " * 1_200 + "0 ]"
+    put(tmp_path / "many", changed("dims: [ 4 ]", dims))
+    told = json.loads(check("many", "--format", "json"))
+    assert {one["rule"] for one in told["findings"]} == {"TC105"}
+    assert told["omitted"] == [
+        {"model": "many/m", "rule": "TC105", "severity": "error", "count": 2 * 1_200 - 1_000}
+    ]
 
 
 def test_sarif_has_uris(repository: Path) -> None:

@@ -12,18 +12,17 @@ import pytest
 from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks import examples
-from tritonctl.checks.autofix import apply_fixes
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.findings import Finding
-from tritonctl.checks.repository import Target
+from tritonctl.checks.findings import CheckFinding
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rule import Rule, error
 from tritonctl.checks.rules import RULES
 from tritonctl.errors import UsageError
 
-TARGET = Target("2.51.0")
+TARGET = CheckTarget("2.51.0")
 
 
-def reported(folder: Path, target: Target = TARGET) -> list[str]:
+def reported(folder: Path, target: CheckTarget = TARGET) -> list[str]:
     return [finding.rule for finding in check_repository(folder, target).findings]
 
 
@@ -33,8 +32,8 @@ def test_examples(family: str, tmp_path: Path) -> None:
     rules = {name: rule for name, rule in RULES.items() if name.startswith(family)}
     findings = {
         name: (
-            without_advice(put(tmp_path / name / "bad", rule.bad), rule),
-            without_advice(put(tmp_path / name / "good", rule.good), rule),
+            without_advice(put(tmp_path / name / "bad", rule.bad_example), rule),
+            without_advice(put(tmp_path / name / "good", rule.good_example), rule),
         )
         for name, rule in rules.items()
     }
@@ -55,11 +54,11 @@ def test_words() -> None:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", each.name), name
         assert each.summary[0].islower(), name
         assert not each.summary.endswith("."), name
-        assert each.why.endswith("."), name
-        assert each.bad != each.good, name
+        assert each.reason.endswith("."), name
+        assert each.bad_example != each.good_example, name
 
 
-def only(folder: Path, config: str) -> Finding:
+def only(folder: Path, config: str) -> CheckFinding:
     put(folder, python_model(config))
     [finding] = check_repository(folder, TARGET).findings
     return finding
@@ -156,22 +155,17 @@ def test_a_newer_target_knows_more_fields(tmp_path: Path) -> None:
     config = CONFIG + "model_metrics { }\n"
     put(tmp_path, python_model(config))
     rules = [RULES["TC107"]]
-    assert len(check_repository(tmp_path, Target.named("24.10"), rules=rules).findings) == 1
-    for target in (Target.named("24.11"), Target.named("2.52"), Target.named(None)):
+    assert (
+        len(check_repository(tmp_path, CheckTarget.from_name("24.10"), rules=rules).findings) == 1
+    )
+    for target in (
+        CheckTarget.from_name("24.11"),
+        CheckTarget.from_name("2.52"),
+        CheckTarget.from_name(None),
+    ):
         assert check_repository(tmp_path, target, rules=rules).findings == ()
     with pytest.raises(UsageError, match="unknown version of Triton: latest"):
-        Target.named("latest")
-
-
-def test_fixes_are_made(tmp_path: Path) -> None:
-    """What is safe is written; the rest stays; then nothing is left to apply_fixes."""
-    config = CONFIG.replace('"m"', '"other"').replace("dims", "dim", 1).replace("FP32", "FLOAT", 1)
-    put(tmp_path, python_model(config))
-    before = check_repository(tmp_path, TARGET)
-    assert apply_fixes(before) == 2
-    after = check_repository(tmp_path, TARGET)
-    assert [finding.rule for finding in after.findings] == ["TC105"]
-    assert apply_fixes(after) == 0
+        CheckTarget.from_name("latest")
 
 
 def test_junk_is_a_finding(tmp_path: Path) -> None:
@@ -200,6 +194,6 @@ def test_every_rule_has_its_examples_and_every_example_a_rule() -> None:
 def test_what_a_rule_may_take() -> None:
     """A parameter that nothing fills, and an id that is taken, are mistakes at import."""
     for name, check in (("TC999", lambda _unknown: iter(())), ("TC101", lambda _model: iter(()))):
-        with pytest.raises(TypeError, match=f"{name} is given twice, or takes something unknown"):
-            error(f"{name} a-name", summary="nothing", why="None.")(check)
+        with pytest.raises(TypeError, match=f"{name} is defined twice, or has an unknown input"):
+            error(f"{name} a-name", summary="nothing", reason="None.")(check)
     assert list(RULES) == sorted(RULES)

@@ -23,12 +23,12 @@ from tests.unit.checks.sizes import GROWING, LARGEST, LONG, chain, ensemble, pyt
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.config.message import is_map
 from tritonctl.checks.config.schema import model_config_schema
-from tritonctl.checks.findings import Report
+from tritonctl.checks.findings import CheckReport
 from tritonctl.checks.report.formats import FORMATS
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 
 # A server of which everything is known, so that every rule has something to say.
-TARGET = Target(
+TARGET = CheckTarget(
     "2.60.0",
     cores=2,
     shared_memory_bytes=64 << 20,
@@ -41,7 +41,7 @@ _PACKAGE = str(Path(tritonctl.__file__).parent)
 _LONGEST_MESSAGE = 500
 
 
-def check(folder: Path, files: dict[str, Any]) -> Report:
+def check(folder: Path, files: dict[str, Any]) -> CheckReport:
     """What all rules find, and every format can say."""
     shutil.rmtree(folder, ignore_errors=True)
     report = check_repository(put(folder, files), TARGET)

@@ -14,9 +14,9 @@ from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_openvino_ir import IR
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.files import Example, ExampleFile
 from tritonctl.checks.examples.onnx import onnx_file
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import CheckTarget
 from tritonctl.checks.rules import RULES
 
 MINE = [rule for rule in RULES.values() if rule.id.startswith("TC2")]
@@ -24,7 +24,7 @@ WORD = re.compile(r"\w+|\s+|.", re.DOTALL)
 SOURCES = [
     content if isinstance(content, str) else content.content.decode("latin-1")
     for rule in MINE
-    for example in (rule.bad, rule.good)
+    for example in (rule.bad_example, rule.good_example)
     for name, content in example.items()
     if name.endswith((".py", ".pbtxt"))
 ]
@@ -47,7 +47,7 @@ def edited(data: st.DataObject, text: str) -> str:
 def check(folder: Path, files: Example) -> None:
     shutil.rmtree(folder / "repository", ignore_errors=True)
     repository = put(folder / "repository", files)
-    for finding in check_repository(repository, Target("2.51.0"), rules=MINE).findings:
+    for finding in check_repository(repository, CheckTarget("2.51.0"), rules=MINE).findings:
         assert finding.message
         assert finding.fix
         assert 1 <= finding.column <= max(finding.end, 1)
@@ -75,7 +75,7 @@ def test_graphs(data: st.DataObject, tmp_path: Path) -> None:
     for _ in range(data.draw(st.integers(0, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     text = edited(data, data.draw(st.sampled_from(configs)))
-    check(tmp_path, {"m/config.pbtxt": text, "m/1/model.onnx": File(bytes(content))})
+    check(tmp_path, {"m/config.pbtxt": text, "m/1/model.onnx": ExampleFile(bytes(content))})
     check(
         tmp_path,
         {

@@ -14,7 +14,7 @@ from tritonctl.checks.config.lexer import TextprotoError
 from tritonctl.checks.config.message import ConfigMessage, read
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.config.textproto import parse
-from tritonctl.checks.places import Source
+from tritonctl.checks.source_span import SourceText
 
 TENSORS = """
 # a comment with "quotes" and { braces
@@ -46,7 +46,7 @@ def test_reads_what_protobuf_reads() -> None:
 
 def test_places() -> None:
     """Of values, of elements, of a map's entries; of what is around when something is absent."""
-    found, source = config(TENSORS), Source("config.pbtxt", TENSORS)
+    found, source = config(TENSORS), SourceText("config.pbtxt", TENSORS)
 
     def at(*path: str | int) -> str:
         span = found.span(*path)
@@ -132,7 +132,7 @@ def test_broken_texts(text: str, place: tuple[int, int], words: str) -> None:
     with pytest.raises(TextprotoError) as caught:
         parse(text)
     assert words in caught.value.problem
-    assert Source("", text).position(caught.value.span.start) == place
+    assert SourceText("", text).position(caught.value.span.start) == place
     with pytest.raises(text_format.ParseError):
         reference(text)
 

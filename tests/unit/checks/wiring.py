@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from tests.check_models.ensembles import composing
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 Said = dict[str, str]  # tensors by name: "INT32 [ 4 ]"
 
@@ -37,11 +37,11 @@ class Wiring:
     steps: tuple[Step, ...]
     batch: int = 8
     more: str = ""
-    extra: dict[str, str | File] = field(default_factory=dict)
+    extra: dict[str, str | ExampleFile] = field(default_factory=dict)
 
-    def files(self) -> dict[str, str | File]:
+    def files(self) -> dict[str, str | ExampleFile]:
         """The repository."""
-        found: dict[str, str | File] = {"m/config.pbtxt": self.config(), "m/1/.keep": ""}
+        found: dict[str, str | ExampleFile] = {"m/config.pbtxt": self.config(), "m/1/.keep": ""}
         for step in (step for step in self.steps if not step.absent):
             found |= composing(
                 step.model, step.inputs, step.outputs, batch=step.batch, decoupled=step.decoupled

@@ -10,13 +10,18 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from tritonctl.frontend.budgets.admission import Budgets
-from tritonctl.frontend.budgets.ledger import Claim, LedgerUnreachable, MemoryLedger, Standing
-from tritonctl.frontend.budgets.tenant import EVERYBODY, Tenant
+from tritonctl.frontend.budgets.ledger import (
+    AccountStatus,
+    LedgerUnreachable,
+    MemoryLedger,
+    TokenClaim,
+)
+from tritonctl.frontend.budgets.tenant import ALL_CLIENTS, TenantLimits
 from tritonctl.frontend.errors import ApiError, Headers
 
 pytestmark = pytest.mark.timed
 
-GRACE = Tenant("grace", requests_per_minute=1000, tokens_per_minute=100, concurrency=50)
+GRACE = TenantLimits("grace", requests_per_minute=1000, tokens_per_minute=100, concurrency=50)
 Scene = Callable[[Budgets], Awaitable[None]]
 
 
@@ -40,26 +45,26 @@ class Timed(MemoryLedger):
         if self.away:
             raise LedgerUnreachable
 
-    async def reserve(self, claim: Claim) -> Standing:
+    async def reserve(self, claim: TokenClaim) -> AccountStatus:
         """When it can be reached."""
         standing = await super().reserve(claim) if self.slow else None
         await self._reach()
         return standing or await super().reserve(claim)
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
+    async def renew(self, claims: Sequence[TokenClaim]) -> None:
         """Same."""
         await self._reach()
         await super().renew(claims)
 
-    async def settle(self, claim: Claim) -> Standing:
+    async def settle(self, claim: TokenClaim) -> AccountStatus:
         """Same."""
         await self._reach()
         return await super().settle(claim)
 
     def account(self) -> tuple[int, int, int]:
         """Grace's tokens used, held, and requests under way."""
-        standing = asyncio.run(MemoryLedger.settle(self, Claim(GRACE, "nobody's", 0)))
-        return standing.used, standing.held, standing.under_way
+        standing = asyncio.run(MemoryLedger.settle(self, TokenClaim(GRACE, "nobody's", 0)))
+        return standing.used, standing.held, standing.in_flight
 
 
 def play(
@@ -173,7 +178,7 @@ async def one_of_many(budgets: Budgets, ledger: Timed, chance: random.Random) ->
     for _ in range(10):
         try:
             async with budgets.admit(GRACE, chance.randrange(9), chance.randrange(1, 30)) as grant:
-                seen.append(grant.standing.used + grant.standing.held)
+                seen.append(grant.status.used + grant.status.held)
                 for _ in range(chance.randrange(1 + grant.claim.reserved - grant.prompt)):
                     grant.output(1)
                     await asyncio.sleep(0)
@@ -302,7 +307,7 @@ def test_nothing_is_counted_where_nothing_is_limited() -> None:
     ledger.away = True
 
     async def scene(budgets: Budgets) -> None:
-        async with budgets.admit(EVERYBODY, 10, 20) as grant:
+        async with budgets.admit(ALL_CLIENTS, 10, 20) as grant:
             assert grant.headers == ()
             grant.settle(10, 1)
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.unit.frontend.conftest import CHAT, COMPLETIONS, Served, served
 from tritonctl.errors import RequestRejectedError
-from tritonctl.frontend.errors import of_tritonctl
-from tritonctl.protocol.error_map import explained
+from tritonctl.frontend.errors import from_tritonctl_error
+from tritonctl.protocol.error_map import from_rpc_error
 
 JSON = {"content-type": "application/json"}
 LEAKS = ("Traceback", "tritonctl/", "127.0.0.1", "pydantic", "Error(")
@@ -134,19 +134,19 @@ REFUSALS = [
 def test_refusals_of_triton(message: str, status: int, param: str | None) -> None:
     """What is about the request names its field; what is not, says nothing of the inside."""
     error = RequestRejectedError(f"Triton refused the request: {message}", remedy="")
-    told = of_tritonctl(error, "prompt")
+    told = from_tritonctl_error(error, "prompt")
     assert (told.status, told.param) == (status, param)
     assert "/srv" not in told.message
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(grpc.StatusCode.INVALID_ARGUMENT, 400), (grpc.StatusCode.INTERNAL, 503)],
+    [(grpc.StatusCode.INVALID_ARGUMENT, 400), (grpc.StatusCode.INTERNAL, 500)],
 )
 def test_what_a_step_of_one_s_own_refuses(code: grpc.StatusCode, status: int) -> None:
     """With INVALID_ARG its words are the client's, though no field begins them."""
     call = SimpleNamespace(code=lambda: code, details=lambda: "in ensemble 'x', text is empty")
-    told = of_tritonctl(explained(call, "h:1"), "input[1]")
+    told = from_tritonctl_error(from_rpc_error(call, "h:1"), "input[1]")
     assert told.status == status
     if status == 400:
         assert (told.message, told.param) == ("text is empty", "input[1]")
@@ -165,4 +165,4 @@ def test_what_a_step_of_one_s_own_refuses(code: grpc.StatusCode, status: int) ->
 def test_refusals_have_the_words_of_the_client(message: str, told: str) -> None:
     """A tensor's name is of no use to who sent a field."""
     error = RequestRejectedError(f"Triton refused the request: {message}", remedy="")
-    assert of_tritonctl(error, "prompt").message == told
+    assert from_tritonctl_error(error, "prompt").message == told

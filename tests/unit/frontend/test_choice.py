@@ -10,26 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritonctl.frontend.routing.choice import Ask, Choice, Reason, View, choose
-from tritonctl.frontend.routing.pools import Pool, pool_of
+from tritonctl.frontend.routing.choice import (
+    ChoiceReason,
+    ReplicaChoice,
+    ReplicaView,
+    RoutingRequest,
+    choose,
+)
+from tritonctl.frontend.routing.pools import ReplicaPool, pool_of
 from tritonctl.frontend.routing.prefixes import BLOCK_BYTES, PrefixMemory, block_hashes
 from tritonctl.frontend.routing.replicas import Replica, slots_of
-from tritonctl.frontend.routing.reports import Report, read_report
+from tritonctl.frontend.routing.reports import ReplicaReport, read_report
 
 NAMES = "abcdef"
-ANY = Ask()
+ANY = RoutingRequest()
 
 
-def first(views: list[View], ask: Ask = ANY) -> Choice:
+def first(views: list[ReplicaView], ask: RoutingRequest = ANY) -> ReplicaChoice:
     """Ties go to whoever comes first."""
     return choose(views, ask, lambda: 0.0)
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> list[View]:
+def fleets(draw: st.DrawFn) -> list[ReplicaView]:
     """One to six replicas in any state."""
     return [
-        View(
+        ReplicaView(
             name,
             healthy=draw(st.booleans()),
             load=draw(st.integers(0, 50)),
@@ -41,15 +47,15 @@ def fleets(draw: st.DrawFn) -> list[View]:
     ]
 
 
-def asks() -> st.SearchStrategy[Ask]:
+def asks() -> st.SearchStrategy[RoutingRequest]:
     """Any request."""
     some = st.frozensets(st.sampled_from(NAMES))
-    return st.builds(Ask, st.none() | some, st.none() | st.sampled_from(NAMES), some)
+    return st.builds(RoutingRequest, st.none() | some, st.none() | st.sampled_from(NAMES), some)
 
 
 @given(fleets(), st.sets(st.sampled_from(NAMES)), asks(), st.randoms(use_true_random=False))
 def test_another_release_is_chosen_only_when_ones_own_is_gone(
-    views: list[View], others: set[str], ask: Ask, random_: random.Random
+    views: list[ReplicaView], others: set[str], ask: RoutingRequest, random_: random.Random
 ) -> None:
     """And then a healthy one of it, whatever the pool, the cache, and what was tried say."""
     views = [replace(view, fallback=view.name in others) for view in views]
@@ -61,14 +67,14 @@ def test_another_release_is_chosen_only_when_ones_own_is_gone(
         assert chosen.healthy
     elif own and any(view.healthy for view in views):
         assert (chosen.fallback, chosen.healthy) == (True, True)
-        assert choice.reason is Reason.FALLBACK
+        assert choice.reason is ChoiceReason.FALLBACK
     elif own:
         assert not chosen.fallback
 
 
 @given(fleets(), asks(), st.randoms(use_true_random=False))
 def test_an_unhealthy_replica_is_never_chosen_while_a_healthy_one_exists(
-    views: list[View], ask: Ask, random_: random.Random
+    views: list[ReplicaView], ask: RoutingRequest, random_: random.Random
 ) -> None:
     """Whatever the pool, the cache, and what was tried say; of the healthy ones an untried one."""
     by_name = {view.name: view for view in views}
@@ -82,7 +88,7 @@ def test_an_unhealthy_replica_is_never_chosen_while_a_healthy_one_exists(
     wanted = healthy - set(ask.tried)
     if ask.pool is not None and len(views) > 1 and wanted & set(ask.pool):
         assert chosen.name in ask.pool
-    assert (choice.reason == Reason.UNHEALTHY) == (len(views) > 1 and not healthy)
+    assert (choice.reason == ChoiceReason.UNHEALTHY) == (len(views) > 1 and not healthy)
 
 
 @given(
@@ -102,10 +108,10 @@ def test_equal_replicas_stay_in_balance(
     for comes, beginning in events:
         if comes:
             cached = NAMES[beginning] if beginning < replicas else None
-            views = [View(n, load=load, slots=slots, pace=1.0) for n, load in loads.items()]
-            choice = choose(views, Ask(cached=cached), random_.random)
+            views = [ReplicaView(n, load=load, slots=slots, pace=1.0) for n, load in loads.items()]
+            choice = choose(views, RoutingRequest(cached=cached), random_.random)
             others = [load for name, load in loads.items() if name != choice.name]
-            if choice.reason == Reason.AFFINITY:
+            if choice.reason == ChoiceReason.AFFINITY:
                 assert loads[choice.name] <= 1.25 * sum(others) / len(others) + 1
                 assert loads[choice.name] < slots
             else:
@@ -117,55 +123,81 @@ def test_equal_replicas_stay_in_balance(
 
 def test_a_free_slot_comes_before_a_short_queue_and_speed_weighs_queues() -> None:
     """Counted in slots: a small replica is full with few requests."""
-    small, large = View("a", load=4, slots=4, pace=1.0), View("b", load=9, slots=16, pace=1.0)
+    small, large = (
+        ReplicaView("a", load=4, slots=4, pace=1.0),
+        ReplicaView("b", load=9, slots=16, pace=1.0),
+    )
     assert first([small, large]).name == "b"
-    slow = View("a", load=8, slots=8, pace=8.0)
-    fast = View("b", load=12, slots=8, pace=1.0)
+    slow = ReplicaView("a", load=8, slots=8, pace=8.0)
+    fast = ReplicaView("b", load=12, slots=8, pace=1.0)
     assert first([slow, fast]).name == "b"
-    idle_slow, idle_fast = View("a", slots=8, pace=2.0), View("b", load=0, slots=8, pace=1.0)
+    idle_slow, idle_fast = (
+        ReplicaView("a", slots=8, pace=2.0),
+        ReplicaView("b", load=0, slots=8, pace=1.0),
+    )
     assert first([idle_slow, idle_fast]).name == "b"
 
 
 def test_without_slots_it_is_least_requests() -> None:
     """As soon as those of one replica are not known."""
-    views = [View("a", load=4, slots=64), View("b", load=3)]
+    views = [ReplicaView("a", load=4, slots=64), ReplicaView("b", load=3)]
     assert first(views).name == "b"
 
 
 def test_what_was_learned_of_a_replica_is_bounded() -> None:
     """An absurd pace does not keep it from work for ever."""
-    views = [View("a", load=0, slots=1, pace=1e9), View("b", load=40, slots=1, pace=1.0)]
+    views = [
+        ReplicaView("a", load=0, slots=1, pace=1e9),
+        ReplicaView("b", load=40, slots=1, pace=1.0),
+    ]
     assert first(views).name == "a"
 
 
 def test_a_full_cache_makes_a_queue_look_longer() -> None:
     """Requests there wait for blocks, not for slots."""
-    views = [View("a", load=3, slots=8, pace=1.0, full=True), View("b", load=6, slots=8, pace=1.0)]
+    views = [
+        ReplicaView("a", load=3, slots=8, pace=1.0, full=True),
+        ReplicaView("b", load=6, slots=8, pace=1.0),
+    ]
     assert first(views).name == "b"
     assert first([replace(views[0], full=False), views[1]]).name == "a"
 
 
 def test_the_cache_wins_below_the_load_threshold_only() -> None:
     """A hot prefix does not pile up on one replica."""
-    others = [View("b", load=2, slots=8), View("c", load=2, slots=8)]
-    assert first([View("a", load=3, slots=8), *others], Ask(cached="a")).reason == Reason.AFFINITY
-    assert first([View("a", load=4, slots=8), *others], Ask(cached="a")).name != "a"
-    assert first([View("a", load=2, slots=2), *others], Ask(cached="a")).name != "a"
-    paced = [View(name, slots=8, pace=1.0) for name in "bc"]
-    assert first([View("a", slots=8, pace=1.4), *paced], Ask(cached="a")).name == "a"
-    assert first([View("a", slots=8, pace=1.6), *paced], Ask(cached="a")).name != "a"
+    others = [ReplicaView("b", load=2, slots=8), ReplicaView("c", load=2, slots=8)]
+    assert (
+        first([ReplicaView("a", load=3, slots=8), *others], RoutingRequest(cached="a")).reason
+        == ChoiceReason.AFFINITY
+    )
+    assert (
+        first([ReplicaView("a", load=4, slots=8), *others], RoutingRequest(cached="a")).name != "a"
+    )
+    assert (
+        first([ReplicaView("a", load=2, slots=2), *others], RoutingRequest(cached="a")).name != "a"
+    )
+    paced = [ReplicaView(name, slots=8, pace=1.0) for name in "bc"]
+    assert (
+        first([ReplicaView("a", slots=8, pace=1.4), *paced], RoutingRequest(cached="a")).name == "a"
+    )
+    assert (
+        first([ReplicaView("a", slots=8, pace=1.6), *paced], RoutingRequest(cached="a")).name != "a"
+    )
 
 
 def test_a_pool_without_a_healthy_replica_spills_over() -> None:
     """Late is better than never."""
-    views = [View("a", healthy=False), View("b"), View("c", load=1)]
-    assert first(views, Ask(pool={"a"})) == Choice("b", Reason.SPILLED)
+    views = [ReplicaView("a", healthy=False), ReplicaView("b"), ReplicaView("c", load=1)]
+    assert first(views, RoutingRequest(pool={"a"})) == ReplicaChoice("b", ChoiceReason.SPILLED)
 
 
 def test_pools_by_length() -> None:
     """The tightest that takes the request; the widest for what no pool takes."""
-    short, middle = Pool("short", frozenset("a"), 100), Pool("middle", frozenset("b"), 1000)
-    rest = Pool("long", frozenset("c"))
+    short, middle = (
+        ReplicaPool("short", frozenset("a"), 100),
+        ReplicaPool("middle", frozenset("b"), 1000),
+    )
+    rest = ReplicaPool("long", frozenset("c"))
     assert pool_of((), 5) is None
     assert pool_of((rest, middle, short), 100) == short
     assert pool_of((rest, middle, short), 101) == middle
@@ -187,17 +219,17 @@ def test_equal_hashes_mean_equal_beginnings(one: bytes, other: bytes) -> None:
 
 def test_prefix_memory_is_bounded_and_forgets_the_oldest() -> None:
     """A replica that has gone takes its blocks with it."""
-    memory = PrefixMemory(most_blocks=8)
+    memory = PrefixMemory(max_blocks=8)
     prompts = [bytes([n]) * BLOCK_BYTES * 4 for n in range(3)]
     hashes = [block_hashes(prompt, "m") for prompt in prompts]
     for one, replica in zip(hashes, "abc", strict=True):
         memory.read(one, replica)
         assert len(memory) <= 8
-    assert [memory.longest(one) for one in hashes] == [None, "b", "c"]
-    assert memory.longest(block_hashes(prompts[1][: BLOCK_BYTES * 2] + b"x" * 600, "m")) == "b"
+    assert [memory.best_match(one) for one in hashes] == [None, "b", "c"]
+    assert memory.best_match(block_hashes(prompts[1][: BLOCK_BYTES * 2] + b"x" * 600, "m")) == "b"
     memory.forget("b")
-    assert memory.longest(hashes[1]) is None
-    assert memory.longest(()) is None
+    assert memory.best_match(hashes[1]) is None
+    assert memory.best_match(()) is None
     assert len(block_hashes(b"x" * 10_000_000, "m")) == 64
 
 
@@ -218,8 +250,8 @@ tritonctl_active_streams{model="m_engine"} broken
 
 def test_a_report_adds_up_instances_and_queues() -> None:
     """Of the fullest KV cache; a page without such lines says that nothing is there."""
-    assert read_report(PAGE, 7.0) == Report(5, 5, 0.75, 7.0)
-    assert read_report("", 7.0) == Report(0, 0, 0, 7.0)
+    assert read_report(PAGE, 7.0) == ReplicaReport(5, 5, 0.75, 7.0)
+    assert read_report("", 7.0) == ReplicaReport(0, 0, 0, 7.0)
 
 
 def test_slots_are_those_of_all_instances_of_the_engine() -> None:
@@ -237,9 +269,9 @@ def test_others_requests_count_when_two_reports_have_them_and_not_when_they_are_
     replica = Replica("a")
     for _ in range(3):
         replica.enter("m", 10)
-    replica.reported(Report(5, 0, 0, at=0.0))
+    replica.update_report(ReplicaReport(5, 0, 0, at=0.0))
     assert replica.view("m", 0.1, 1.0).load == 3
-    replica.reported(Report(4, 2, 0, at=0.25))
+    replica.update_report(ReplicaReport(4, 2, 0, at=0.25))
     assert replica.view("m", 0.3, 1.0).load == 5
     assert replica.view("m", 1.5, 1.0).load == 3
     assert replica.view("other", 0.3, 1.0).load == 2
@@ -256,7 +288,7 @@ def test_a_replica_is_full_when_its_cache_is_and_requests_wait(
 ) -> None:
     """A full cache alone is a good cache."""
     replica = Replica("a")
-    replica.reported(Report(1, waiting, kv, at=0.0))
+    replica.update_report(ReplicaReport(1, waiting, kv, at=0.0))
     assert replica.view("m", 0.5, 1.0).full is full
     assert not replica.view("m", 5.0, 1.0).full
 
@@ -264,28 +296,28 @@ def test_a_replica_is_full_when_its_cache_is_and_requests_wait(
 def test_a_broken_replica_stays_out_longer_each_time_and_comes_back() -> None:
     """Not before it says that it is ready, and not at once if it says so at once."""
     replica = Replica("a")
-    replica.broke(now=0.0)
+    replica.mark_broken(now=0.0)
     assert not replica.view("m", 0.0, 1.0).healthy
-    replica.said(True, now=0.4)
+    replica.set_ready(True, now=0.4)
     assert not replica.ready
-    replica.said(True, now=0.6)
+    replica.set_ready(True, now=0.6)
     assert replica.ready
     for _ in range(20):
-        replica.broke(now=10.0)
-    replica.said(True, now=19.9)
+        replica.mark_broken(now=10.0)
+    replica.set_ready(True, now=19.9)
     assert not replica.ready
-    replica.said(True, now=20.1)
+    replica.set_ready(True, now=20.1)
     assert replica.ready
-    replica.answered(0.01, now=21.0)
+    replica.record_pace(0.01, now=21.0)
     assert replica.failures == 0
 
 
 def test_a_pace_is_forgotten_when_nothing_comes_back() -> None:
     """A replica that was slow once is asked again."""
     replica = Replica("a")
-    replica.answered(1.0, now=0.0)
-    replica.answered(2.0, now=1.0)
+    replica.record_pace(1.0, now=0.0)
+    replica.record_pace(2.0, now=1.0)
     assert replica.view("m", 2.0, 1.0).pace == pytest.approx(1.1)
     assert replica.view("m", 40.0, 1.0).pace is None
-    replica.answered(0.5, now=60.0)
+    replica.record_pace(0.5, now=60.0)
     assert replica.view("m", 60.0, 1.0).pace == 0.5

@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.ensemble_client import FakeEnsemble, Step, chunks_of
 from tests.frontend_thread import serving
 from tests.unit.frontend.conftest import CHAT, config_of
-from tritonctl.frontend.connections import MOST_HEAD_BYTES
+from tritonctl.frontend.connections import MAX_HEAD_BYTES
 
 pytestmark = pytest.mark.timed
 
@@ -39,11 +39,13 @@ class Listening:
         await writer.drain()
         return reader, writer
 
-    def ask(self, data: bytes) -> bytes:
-        """All that comes back until the server hangs up."""
+    def ask(self, data: bytes, *, end: bool = False) -> bytes:
+        """All that comes back until the server hangs up. end: no more data will follow."""
 
         async def exchange() -> bytes:
             reader, writer = await self.send(data)
+            if end:
+                writer.write_eof()
             answer = await reader.read()
             writer.close()
             return answer
@@ -146,7 +148,7 @@ def test_a_head_without_end() -> None:
     """431 as soon as it is too long."""
     with listening(FakeEnsemble()) as frontend:
         lines = b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(100))
-        assert len(lines) > MOST_HEAD_BYTES
+        assert len(lines) > MAX_HEAD_BYTES
         status, _ = error_of(frontend.ask(b"GET / HTTP/1.1\r\nhost: x\r\n" + lines))
         assert status == 431
 
@@ -181,3 +183,148 @@ def test_too_many_requests() -> None:
         answer = asyncio.run(both())
         assert error_of(answer)[0] == 429
         assert b"retry-after: 1" in answer
+
+
+def test_bodies_that_do_not_arrive() -> None:
+    """They keep nobody out, however few requests may be in flight."""
+    with listening(FakeEnsemble(), max_requests=1) as frontend:
+
+        async def both() -> bytes:
+            writers = [(await frontend.send(request(chat())[:-5]))[1] for _ in range(3)]
+            reader, writer = await frontend.send(request(chat(), close=True))
+            answer = await reader.read()
+            for each in (*writers, writer):
+                each.close()
+            return answer
+
+        assert b"200 OK" in asyncio.run(both())
+
+
+CHUNKED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\n{}zz\r\n0\r\n\r\n",
+        CHUNKED + b"-1\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"fffffffffffffffff\r\n",
+    ],
+)
+def test_a_bad_chunk(data: bytes) -> None:
+    """400 in OpenAI's shape, whether it comes with the head or later."""
+    with listening(FakeEnsemble()) as frontend:
+        assert error_of(frontend.ask(data))[0] == 400
+
+        async def later() -> bytes:
+            reader, writer = await frontend.send(CHUNKED)
+            await asyncio.sleep(0.1)
+            writer.write(data.removeprefix(CHUNKED))
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        status, error = error_of(asyncio.run(later()))
+        assert (status, error["code"]) == (400, "invalid_http")
+
+
+GARBAGE = b"\x16\x03\x01 TLS\r\n\r\n"
+SLOW: list[Step] = [*chunks_of(["a", "b"])[:1], 0.3, *chunks_of(["a", "b"])[1:]]
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}])
+@pytest.mark.parametrize("count", [1, 2])
+def test_garbage_behind_requests(fields: dict[str, Any], count: int) -> None:
+    """Complete requests get complete answers, and the server hangs up."""
+    with listening(FakeEnsemble(script=SLOW)) as frontend:
+        answer = frontend.ask(request(chat(**fields)) * count + GARBAGE)
+        assert answer.count(b"HTTP/1.1 200") == answer.count(b"HTTP/1.1 ") == count
+        assert answer.count(b'"finish_reason":"stop"') == count
+
+
+def test_a_bad_chunk_behind_a_request() -> None:
+    """The first gets its answer; nothing is said of the second while that is sent."""
+    with listening(FakeEnsemble(script=SLOW)) as frontend:
+        answer = frontend.ask(request(chat(stream=True)) + CHUNKED + b"zz\r\n")
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}])
+@pytest.mark.parametrize("count", [1, 2])
+def test_half_closed_clients(fields: dict[str, Any], count: int) -> None:
+    """Who has said everything, but reads, gets everything."""
+    with listening(FakeEnsemble(script=SLOW)) as frontend:
+        answer = frontend.ask(request(chat(**fields)) * count, end=True)
+        assert answer.count(b'"finish_reason":"stop"') == count
+        assert answer.count(b"HTTP/1.1 200") == count
+        assert frontend.ensemble.cancelled == 0
+
+
+@pytest.mark.parametrize("data", [b"POST /v1", request(chat())[:-5], CHUNKED + b"2\r\n{"])
+def test_half_a_request(data: bytes) -> None:
+    """400 at once to who ends in the middle."""
+    with listening(FakeEnsemble()) as frontend:
+        status, error = error_of(frontend.ask(data, end=True))
+        assert (status, error["code"]) == (400, "invalid_http")
+        assert frontend.ask(b"", end=True) == b""
+
+
+def expecting(body: bytes, *lines: bytes) -> bytes:
+    """A head that waits for the server's word."""
+    head = request(body).partition(b"\r\n\r\n")[0]
+    return b"\r\n".join([head, b"expect: 100-continue", *lines]) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (expecting(b" " * 2000), 413),
+        (expecting(b"{}").replace(b"application/json", b"text/plain"), 415),
+        (expecting(b"{}").replace(b"100-continue", b"magic"), 417),
+        (expecting(b"{}").replace(b"/v1/chat", b"/v7/chat"), 404),
+    ],
+)
+def test_a_body_that_is_not_welcome(head: bytes, status: int) -> None:
+    """The client learns it before it sends the body, and the connection ends."""
+    with listening(FakeEnsemble(), max_body_bytes=1000) as frontend:
+        answer = frontend.ask(head)
+        assert answer.startswith(b"HTTP/1.1 %d" % status)
+        assert b"connection: close" in answer
+
+
+def test_a_body_that_is_welcome() -> None:
+    """100 first."""
+    with listening(FakeEnsemble()) as frontend:
+        body = json.dumps(chat()).encode()
+
+        async def exchange() -> bytes:
+            reader, writer = await frontend.send(expecting(body, b"connection: close"))
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(body)
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        assert asyncio.run(exchange()).startswith(b"HTTP/1.1 200")
+
+
+def test_an_offer_to_upgrade() -> None:
+    """Java's client offers HTTP/2 in the clear with every request; it is answered as it is."""
+    with listening(FakeEnsemble()) as frontend:
+        offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAM\r\n"
+        data = request(chat()).replace(b"host: x\r\n", b"host: x\r\n" + offer)
+
+        async def exchange() -> list[bytes]:
+            reader, writer = await frontend.send(data)
+            first = await reader.readuntil(b"}}")
+            writer.write(data)
+            second = await reader.readuntil(b"}}")
+            writer.close()
+            return [first, second]
+
+        assert all(each.startswith(b"HTTP/1.1 200") for each in asyncio.run(exchange()))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.frontend.counting.context import ContextLengthError, ContextLimits
-from tritonctl.frontend.counting.expected import ExpectedOutput
+from tritonctl.frontend.counting.expected_output import ExpectedOutput
 
 TOKENS = st.integers(1, 10_000)
 

@@ -17,8 +17,8 @@ import pytest
 from tests import sample_tokenizers
 from tritonctl.frontend.counting.context import ContextLengthError
 from tritonctl.frontend.counting.prompts import PromptCounter
-from tritonctl.frontend.counting.sources import source_of
-from tritonctl.frontend.counting.worker import CountingWorker, CountRefusedError, Source
+from tritonctl.frontend.counting.sources import tokenizer_source_of
+from tritonctl.frontend.counting.worker import CountingWorker, CountRefusedError, TokenizerSource
 from tritonctl.host import bundled
 
 pytestmark = pytest.mark.timed
@@ -70,14 +70,14 @@ def counting(
 
 def test_the_source_is_the_step_that_tokenises(repository: Path) -> None:
     """In its newest version; the engine's own tokenizer only where it does that work (fused)."""
-    source = source_of(MODEL, CONFIGS, repository)
-    assert source == Source(repository / STEP / "10", 63, "true")
+    source = tokenizer_source_of(MODEL, CONFIGS, repository)
+    assert source == TokenizerSource(repository / STEP / "10", 63, "true")
     fused = {"m_engine": CONFIGS[STEP]}
-    assert source_of("m_engine", fused, repository) == Source(
+    assert tokenizer_source_of("m_engine", fused, repository) == TokenizerSource(
         repository / "m_engine" / "1", 63, "true"
     )
-    assert source_of("m_engine", CONFIGS, repository) is None
-    assert source_of("other", {}, repository) is None
+    assert tokenizer_source_of("m_engine", CONFIGS, repository) is None
+    assert tokenizer_source_of("other", {}, repository) is None
 
 
 def test_many_at_once_are_counted_each_for_itself(repository: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_process_that_dies_is_started_again(repository: Path) -> None:
         while (count := await counter.count(MODEL, {"text_input": ["one fox"]})).exact:
             await asyncio.sleep(0.01)
         assert count.tokens == 2  # of 7 bytes
-        assert count.at_most == 7 + 64
+        assert count.upper_bound == 7 + 64
         while not (count := await counter.count(MODEL, {"text_input": ["one fox"]})).exact:
             await asyncio.sleep(0.05)
         assert count == exact
@@ -134,11 +134,11 @@ def test_without_a_tokenizer_lengths_are_guessed_and_that_is_said_once(
     async def test(counter: PromptCounter) -> None:
         for _ in range(3):
             count = await counter.count(MODEL, {"messages": ["äääää"]})
-            assert (count.tokens, count.at_most, count.exact) == (3, 10 + 64, False)
+            assert (count.tokens, count.upper_bound, count.exact) == (3, 10 + 64, False)
 
     said = counting(tmp_path / where if where else None, test)
     assert len(said) == 1
-    assert "no tokenizer of it can be read here" in said[0]
+    assert "this process cannot read its tokenizer" in said[0]
 
 
 def test_a_broken_tokenizer_is_said_in_its_words(tmp_path: Path) -> None:
@@ -165,12 +165,12 @@ def test_a_count_that_is_not_the_server_s_reads_the_tokenizer_again(
 
     async def test(counter: PromptCounter) -> None:
         before = await counter.count(MODEL, {"text_input": ["one fox"]})
-        assert await counter.served(MODEL, before, before.tokens)
+        assert await counter.compare_with_server(MODEL, before, before.tokens)
         file = mine / STEP / "10" / "tokenizer" / "tokenizer.json"
         record = json.loads(file.read_text(encoding="utf-8"))
         record["model"]["merges"] = []
         file.write_text(json.dumps(record), encoding="utf-8")
-        assert not await counter.served(MODEL, before, 7)
+        assert not await counter.compare_with_server(MODEL, before, 7)
         assert (await counter.count(MODEL, {"text_input": ["one fox"]})).tokens == 7
 
     assert counting(mine, test) == []
@@ -180,7 +180,7 @@ def test_a_closed_worker_refuses_and_leaves_no_process(repository: Path) -> None
     """Whatever was under way."""
 
     async def run() -> None:
-        worker = CountingWorker(Source(repository / STEP / "10", 63, "true"), LIBRARY)
+        worker = CountingWorker(TokenizerSource(repository / STEP / "10", 63, "true"), LIBRARY)
         assert await worker.count({"text_input": ["fox"]})
         [child] = _counting_processes()
         await worker.close()

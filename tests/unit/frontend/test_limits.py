@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from tritonctl.frontend.budgets.headers import duration, over_budget, rate_limits
-from tritonctl.frontend.budgets.ledger import Claim, Over, Standing
-from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.budgets.headers import format_duration, over_budget, rate_limits
+from tritonctl.frontend.budgets.ledger import AccountStatus, ExceededLimit, TokenClaim
+from tritonctl.frontend.budgets.tenant import TenantLimits
 from tritonctl.frontend.errors import Headers
 
-ERIN = Tenant("erin", requests_per_minute=10, tokens_per_minute=1000, concurrency=4)
+ERIN = TenantLimits("erin", requests_per_minute=10, tokens_per_minute=1000, concurrency=4)
 
 
-def standing(over: Over | None = None, retry_after: float = 0.0) -> Standing:
+def standing(over: ExceededLimit | None = None, retry_after: float = 0.0) -> AccountStatus:
     """700 used, 200 held."""
-    return Standing(700, 200, 9, 2, 60.0, 12.25, over, retry_after)
+    return AccountStatus(700, 200, 9, 2, 60.0, 12.25, over, retry_after)
 
 
 def told(headers: Headers) -> dict[str, str]:
@@ -33,7 +33,7 @@ def test_headers_have_openai_s_names() -> None:
         "x-ratelimit-remaining-tokens": "100",
         "x-ratelimit-reset-tokens": "1m0s",
     }
-    assert rate_limits(Tenant("frank", concurrency=1), standing()) == ()
+    assert rate_limits(TenantLimits("frank", concurrency=1), standing()) == ()
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_headers_have_openai_s_names() -> None:
         ("concurrency", "requests", "in flight: Limit 4, In flight 2. Please try again in 3.2s"),
     ],
 )
-def test_a_limit_that_passes(over: Over, type_: str, text: str) -> None:
+def test_a_limit_that_passes(over: ExceededLimit, type_: str, text: str) -> None:
     """429, whole seconds to wait, what is used and what was asked."""
-    refusal = over_budget(Claim(ERIN, "g", 150), standing(over, 3.2))
+    refusal = over_budget(TokenClaim(ERIN, "g", 150), standing(over, 3.2))
     assert (refusal.status, refusal.type, refusal.code) == (429, type_, "rate_limit_exceeded")
     assert text in refusal.message
     assert told(refusal.headers)["retry-after"] == "4"
@@ -59,7 +59,7 @@ def test_a_limit_that_passes(over: Over, type_: str, text: str) -> None:
 
 def test_a_request_that_never_fits() -> None:
     """Nobody is told to come again: OpenAI's clients do not retry with this header."""
-    refusal = over_budget(Claim(ERIN, "g", 1001), standing("size"))
+    refusal = over_budget(TokenClaim(ERIN, "g", 1001), standing("size"))
     assert "Limit 1000, Requested 1001" in refusal.message
     assert told(refusal.headers)["x-should-retry"] == "false"
     assert "retry-after" not in told(refusal.headers)
@@ -71,4 +71,4 @@ def test_a_request_that_never_fits() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     """As OpenAI writes them."""
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

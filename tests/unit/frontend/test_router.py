@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.unit.test_resuming import (
+from tests.unit.protocol.test_resuming import (
     NOBODY,
     PATIENCE_SECONDS,
     WORDS,
@@ -21,8 +21,8 @@ from tests.unit.test_resuming import (
     vanish,
 )
 from tritonctl.errors import ServerBusyError, ServerError
-from tritonctl.frontend.routing.pools import Pool
-from tritonctl.frontend.routing.router import Router, Settings
+from tritonctl.frontend.routing.pools import ReplicaPool
+from tritonctl.frontend.routing.router import Router, RoutingSettings
 from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.generation import SamplingParameters
 
@@ -61,8 +61,11 @@ def routed(
 
     async def run() -> None:
         async with StreamingClient(urls[0]) as client:
-            pools = [Pool("short", frozenset(urls[1:]), 100), Pool("any", frozenset(urls[:1]))]
-            settings = Settings(
+            pools = [
+                ReplicaPool("short", frozenset(urls[1:]), 100),
+                ReplicaPool("any", frozenset(urls[:1])),
+            ]
+            settings = RoutingSettings(
                 affinity=affinity, silence_seconds=silence_seconds, fallbacks=fallbacks
             )
             router = Router(client, urls, {"pooled": pools}, settings, draw=lambda: 0.0)
@@ -155,14 +158,14 @@ def test_the_other_release_is_asked_only_once_its_own_is_gone() -> None:
 
         async def test(router: Router) -> None:
             own, other = (router.replicas[url] for url in urls)
-            assert (router.own, own.fallback, other.fallback) == (1, False, True)
+            assert (router.primary_count, own.fallback, other.fallback) == (1, False, True)
             for _ in range(5):
                 own.enter("speller", 0)  # however busy it is
             assert await ask(router) == (TEXT, urls[1])
             assert not own.ready
             async with router.choose("speller") as placement:
                 assert (placement.url, placement.reason) == (urls[1], "fallback")
-            own.said(ready=True, now=router.now() + 60)
+            own.set_ready(ready=True, now=router.now() + 60)
             async with router.choose("speller") as placement:
                 assert placement.url == urls[0]
 
@@ -201,10 +204,10 @@ def test_equal_beginnings_meet_where_load_allows() -> None:
         found = []
         async with router.choose("speller") as holding:  # the first replica has one request more
             for _ in range(2):
-                async with router.choose("speller", beginning=prompt) as placement:
+                async with router.choose("speller", prompt=prompt) as placement:
                     found.append(placement.url)
             router.replicas[found[-1]].enter("speller", 0)
-            async with router.choose("speller", beginning=prompt) as placement:
+            async with router.choose("speller", prompt=prompt) as placement:
                 found.append(placement.url)
             found.append(holding.url)
         return found
@@ -242,7 +245,7 @@ def test_an_answer_leaves_a_replica_that_has_fallen_silent(tokens: int) -> None:
         async def test(router: Router) -> None:
             assert await ask(router) == (TEXT, urls[1])
             left = router.replicas[urls[0]]
-            left.said(ready=True, now=router.now() + BUSY_SECONDS / 2)
+            left.set_ready(ready=True, now=router.now() + BUSY_SECONDS / 2)
             assert not left.ready
             assert left.in_flight == 0
 
@@ -258,7 +261,7 @@ def test_an_answer_fails_where_all_are_silent(count: int) -> None:
         with serving(*replicas) as urls:
 
             async def test(router: Router) -> None:
-                with pytest.raises(ServerError, match=r"has said nothing for \d s"):
+                with pytest.raises(ServerError, match=r"sent no response for \d s"):
                     await ask(router)
 
             routed(urls, test, silence_seconds=0.4)
@@ -272,11 +275,11 @@ def test_an_answer_waits_behind_others_that_come() -> None:
         async def test(router: Router) -> None:
             async with router.choose("speller") as placement:
                 replica = router.replicas[urls[0]]
-                replica.heard = router.now()
-                assert not placement.leaves(0, 5.0)
-                assert placement.leaves(1, 5.0)
-                replica.heard -= 5.0
-                assert placement.leaves(0, 5.0)
+                replica.last_chunk_at = router.now()
+                assert not placement.should_leave(0, 5.0)
+                assert placement.should_leave(1, 5.0)
+                replica.last_chunk_at -= 5.0
+                assert placement.should_leave(0, 5.0)
 
         routed(urls, test, silence_seconds=5.0)
 

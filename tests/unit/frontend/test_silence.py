@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tests.fakes.task_server import task_server
 from tests.unit.frontend.conftest import COMPLETIONS, MODEL, events
 from tests.unit.frontend.test_router import hang
-from tests.unit.test_resuming import WORDS, Replica, serving
+from tests.unit.protocol.test_resuming import WORDS, Replica, serving
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.project.frontend import Frontend

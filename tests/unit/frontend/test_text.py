@@ -135,6 +135,7 @@ def test_sampling(frontend: Served) -> None:
         seed=-1,
         stop=["a", "b"],
         top_k=3,
+        min_p=0.1,
         min_tokens=2,
         ignore_eos=True,
     )
@@ -145,6 +146,7 @@ def test_sampling(frontend: Served) -> None:
         temperature=0.5,
         top_p=0.9,
         top_k=3,
+        min_p=0.1,
         presence_penalty=1.0,
         frequency_penalty=-1.0,
         random_seed=2**64 - 1,

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tritonctl.frontend.tools.calls import (
     CallArguments,
-    CallBegins,
+    CallStart,
     Content,
     Event,
     delta,
     message_of,
 )
-from tritonctl.frontend.tools.formats import FORMATS, format_of
+from tritonctl.frontend.tools.formats import FORMATS, find_format
 from tritonctl.frontend.tools.stream import CallStream
 
 SCHEMAS: dict[str, Any] = {
@@ -372,7 +372,7 @@ def test_other_json_goes_on_at_once() -> None:
 def test_one_call_at_most() -> None:
     """`parallel_tool_calls: false`: the answer is full after the first call."""
     answer = ANSWERS["hermes, text and two calls"][1]
-    stream = CallStream(FORMATS["hermes"], SCHEMAS, most_calls=1)
+    stream = CallStream(FORMATS["hermes"], SCHEMAS, max_calls=1)
     events = stream.feed(answer)
     assert stream.full
     assert told(events)[1] == [WEATHER]
@@ -381,18 +381,18 @@ def test_one_call_at_most() -> None:
 
 def test_ids() -> None:
     """The model's own id, or one of the form that the family's template takes back."""
-    (begins,) = [e for e in read("kimi", [ANSWERS["kimi"][1]]) if isinstance(e, CallBegins)]
+    (begins,) = [e for e in read("kimi", [ANSWERS["kimi"][1]]) if isinstance(e, CallStart)]
     assert begins.id == "functions.weather:0"
     ids = [
         e.id
         for e in read("mistral", [ANSWERS["mistral, names and marks"][1]])
-        if isinstance(e, CallBegins)
+        if isinstance(e, CallStart)
     ]
     assert ids[1] == "abc123XYZ"
     assert len(ids[0]) == 9
     assert ids[0].isalnum()
     hermes = read("hermes", [ANSWERS["hermes, text and two calls"][1]])
-    ids = [e.id for e in hermes if isinstance(e, CallBegins)]
+    ids = [e.id for e in hermes if isinstance(e, CallStart)]
     assert len(set(ids)) == 2
     assert all(each.startswith("call_") for each in ids)
 
@@ -461,7 +461,7 @@ def test_hostile_answers_take_no_time(markup: str, text: str) -> None:
 )
 def test_format_of_a_template(template: str, name: str | None) -> None:
     """The format is read from the chat template; unknown markup has none."""
-    assert format_of(template) == name
+    assert find_format(template) == name
 
 
 def test_arguments_are_said_with_their_call() -> None:
@@ -470,8 +470,8 @@ def test_arguments_are_said_with_their_call() -> None:
     kinds = [(type(e), getattr(e, "index", None)) for e in events]
     assert kinds == [
         (Content, None),
-        (CallBegins, 0),
+        (CallStart, 0),
         (CallArguments, 0),
-        (CallBegins, 1),
+        (CallStart, 1),
         (CallArguments, 1),
     ]

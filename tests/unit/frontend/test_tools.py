@@ -13,19 +13,19 @@ from typing import Any, get_args
 import pytest
 from starlette.testclient import TestClient
 
-from tests.fakes.ensemble_client import FakeEnsemble
+from tests.fakes.ensemble_client import FakeEnsemble, chunks_of
 from tests.unit.frontend.conftest import MODEL, Served, events
 from tritonctl.errors import RequestRejectedError
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.text_models import TextModel, text_models, tool_template
-from tritonctl.frontend.tools.fields import MOST_TOOLS
+from tritonctl.frontend.tools.fields import MAX_TOOLS
 from tritonctl.frontend.tools.formats import FORMATS
 from tritonctl.frontend.tools.guided import required_guide
 from tritonctl.frontend.vocabulary import TOOL_MARKS
 from tritonctl.project.file import load_project
 from tritonctl.project.frontend import Frontend, ToolFormat
-from tritonctl.protocol.generation import Chunk, Conversation, generation_request
+from tritonctl.protocol.generation import ChatPrompt, Chunk, generation_request
 from tritonctl.protocol.generation import SamplingParameters as Sampling
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def test_a_message_with_calls(hermes: Served) -> None:
     assert arguments(choice) == [("weather", {"city": "Paris"})] * 2
     assert len({call["id"] for call in choice["message"]["tool_calls"]}) == 2
     (asked,) = hermes.ensemble.asked
-    assert isinstance(asked.prompt, Conversation)
+    assert isinstance(asked.prompt, ChatPrompt)
     assert asked.prompt.tools == [WEATHER, NOW]
     tensors = generation_request(MODEL, asked.prompt, Sampling()).raw_input_contents[0]
     assert json.loads(tensors[4:]) == {
@@ -127,12 +127,14 @@ def test_one_call_at_most(stream: bool) -> None:
 
 
 def test_several_answers_with_one_call_each(hermes: Served) -> None:
-    """Each answer has its own."""
+    """Each answer has its own, and ends after it."""
     answer = hermes.chat(tools=[WEATHER], parallel_tool_calls=False, n=2).json()
     assert [arguments(choice) for choice in answer["choices"]] == [
         [("weather", {"city": "Paris"})]
     ] * 2
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["tool_calls"] * 2
+    assert answer["usage"]["completion_tokens"] == 2 * (len(PIECES) - 2)
+    assert (hermes.ensemble.cancelled, hermes.ensemble.open) == (2, 0)
 
 
 def test_what_is_no_call_is_text() -> None:
@@ -193,10 +195,16 @@ def test_required(size: int) -> None:
 
 
 def test_required_and_cut_off() -> None:
-    """Half a name is no call: it is told as it is."""
-    with served(['[{"na']) as frontend:
+    """Half a name is no call, and the list around it is no text: only the guide asks for it."""
+    script = chunks_of(['[{"na', 'me": "no'], "length")
+    with served(script=script) as frontend:
         (whole,) = frontend.chat(tools=[NOW], tool_choice="required").json()["choices"]
-        assert whole["message"]["content"] == '[{"na'
+        assert whole["message"]["content"] == ""
+        assert "tool_calls" not in whole["message"]
+        assert whole["finish_reason"] == "length"
+        *chunks, _ = events(frontend.chat(tools=[NOW], tool_choice="required", stream=True))
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert not any(each.get("content") or "tool_calls" in each for each in deltas)
 
 
 def test_definitions_move_to_the_root_of_the_guide() -> None:
@@ -211,7 +219,7 @@ def test_definitions_move_to_the_root_of_the_guide() -> None:
     assert guide["$defs"]["1.x"] == {"type": "null"}
     assert guide["$defs"]["0."]["properties"]["b"] == {"$ref": "#/$defs/0."}
     assert guide["items"]["anyOf"][0]["properties"]["arguments"] == {"$ref": "#/$defs/0."}
-    assert required_guide({"f": {}}, most_calls=1)["maxItems"] == 1
+    assert required_guide({"f": {}}, max_calls=1)["maxItems"] == 1
     assert schema["$defs"]  # the caller's own is left alone
 
 
@@ -222,14 +230,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "web"}]}, "tools[0].type", "expected"),
     ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", ""),
-    ({"tools": [NOW, NOW]}, "tools[1].function.name", "two tools are called `now`"),
-    ({"tools": [WEATHER, NOW] * MOST_TOOLS}, "tools", ""),
+    ({"tools": [NOW, NOW]}, "tools[1].function.name", "two tools are named `now`"),
+    ({"tools": [WEATHER, NOW] * MAX_TOOLS}, "tools", ""),
     ({"tool_choice": "required"}, "tool_choice", "only for requests with `tools`"),
     ({"tools": [NOW], "tool_choice": "maybe"}, "tool_choice", "expected"),
     (
         {"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "x"}}},
         "tool_choice.function.name",
-        "no tool is called `x`",
+        "no tool is named `x`",
     ),
     ({"messages": [{"role": "tool", "content": "1"}]}, "messages[0].tool_call_id", "missing"),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
@@ -243,10 +251,20 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "messages[1].tool_call_id",
         "only for the role `tool`",
     ),
-    ({"response_format": {"type": "xml"}}, "response_format", "expected"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "expected 'text' or"),
+    (
+        {"tools": [NOW], "response_format": {"type": "json_object"}},
+        "response_format",
+        "no tool could be called",
+    ),
+    (
+        {"tools": [NOW], "tool_choice": "required", "response_format": {"type": "json_object"}},
+        "response_format",
+        "no tool could be called",
+    ),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
     ({"top_logprobs": 1}, "top_logprobs", "only for `logprobs: true`"),
-    ({"logprobs": True}, "logprobs", "no text of their own"),
+    ({"logprobs": True}, "logprobs", "do not map to text"),
     ({"logprobs": True, "top_logprobs": 2, "temperature": 0}, "top_logprobs", "chosen token"),
     ({"logprobs": True, "top_logprobs": 1, "temperature": 1}, "top_logprobs", "chosen token"),
 ]
@@ -270,6 +288,13 @@ def test_a_model_without_tools() -> None:
         assert (error["param"], error["code"]) == ("tools", "unsupported_parameter")
         assert "chat template shows no tools" in error["message"]
         assert frontend.chat(tools=[NOW], tool_choice="none").status_code == 200
+
+
+def test_a_format_next_to_tools_that_may_not_be_called(hermes: Served) -> None:
+    """Or one without restrictions: nothing is lost."""
+    form = {"type": "json_object"}
+    assert hermes.chat(tools=[NOW], tool_choice="none", response_format=form).status_code == 200
+    assert hermes.chat(tools=[NOW], response_format={"type": "text"}).status_code == 200
 
 
 def test_an_earlier_call_and_its_result(hermes: Served) -> None:
@@ -400,18 +425,29 @@ def test_log_probs_of_a_message() -> None:
 
 
 def test_log_probs_of_a_text() -> None:
-    """The lists of old: offsets count characters, behind an echoed prompt."""
+    """The lists of old: offsets count characters."""
     with served(script=log_prob_script(), tokenizer=SHIPPED / "tokenizer.json") as frontend:
-        answer = frontend.complete(logprobs=0, echo=True, prompt="ab").json()
+        answer = frontend.complete(logprobs=0, prompt="ab").json()
         record = answer["choices"][0]["logprobs"]
         assert record["tokens"][0] == " seven"
         assert record["token_logprobs"] == [-0.5, -1.0, -9999.0, -2.0]
-        assert record["text_offset"] == [2, 8, 8, 8]
+        assert record["text_offset"] == [0, 6, 6, 6]
         assert record["top_logprobs"] is None
         *chunks, _ = events(frontend.complete(logprobs=1, top_k=1, prompt="ab", stream=True))
         choices = [chunk["choices"][0] for chunk in chunks]
         assert "".join(choice["text"] for choice in choices) == " seven七"
         assert choices[0]["logprobs"]["top_logprobs"] == [{" seven": -0.5}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_has_no_log_probs(stream: bool) -> None:
+    """Those of the prompt are unknown, and the answer's would be taken for them."""
+    with served(script=log_prob_script(), tokenizer=SHIPPED / "tokenizer.json") as frontend:
+        refused = frontend.complete(logprobs=0, echo=True, prompt="ab", stream=stream)
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert (error["param"], error["code"]) == ("echo", "unsupported_parameter")
+        assert frontend.ensemble.asked == []
 
 
 def test_formats_have_the_names_that_a_project_takes() -> None:
@@ -441,15 +477,15 @@ def test_models_of_a_project() -> None:
     say more."""
     project = load_project(ROOT / "tritonctl.yaml")
     found = text_models(project)["speller"]
-    assert found == TextModel(tokenizer=str(SHIPPED / "tokenizer.json"))
+    assert found == TextModel(tokenizer=str(SHIPPED / "tokenizer.json"), reads_names=False)
     told = project.model_copy(update={"frontend": Frontend(tool_formats={"speller": "mistral"})})
     assert text_models(told)["speller"].tool_format == "mistral"
 
 
 def test_marks_that_may_be_special_tokens_are_text() -> None:
     """The text path keeps what parsers look for, and so do log probabilities."""
-    folder = str(ROOT / "python_backends" / "textlib")
-    marks = runpy.run_path(f"{folder}/tool_marks.py")["TOOL_MARKS"]
+    folder = str(ROOT / "python_backends" / "textlib" / "tokens")
+    marks = runpy.run_path(f"{folder}/tool_call_tokens.py")["TOOL_MARKS"]
     assert marks == TOOL_MARKS
     for markup in FORMATS.values():
         for opener in markup.openers:

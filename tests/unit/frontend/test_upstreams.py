@@ -65,9 +65,13 @@ def test_pools_reach_the_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pools", "upstreams", "problem"),
     [
-        ({"x": {"upstreams": ["c:1"]}}, UPSTREAMS, r"pools\.x names `c:1`.*one of a:8001, b:9001"),
-        ({"x": {"upstreams": [FIRST]}}, None, "has none: there are none"),
-        ({"x": {"upstreams": [FIRST], "most_tokens": 9}}, UPSTREAMS, "no pool takes the longest"),
+        (
+            {"x": {"upstreams": ["c:1"]}},
+            UPSTREAMS,
+            r"pools\.x names `c:1`; frontend\.upstreams has a:8001, b:9001",
+        ),
+        ({"x": {"upstreams": [FIRST]}}, None, "frontend.upstreams is empty"),
+        ({"x": {"upstreams": [FIRST], "most_tokens": 9}}, UPSTREAMS, "no pool accepts the longest"),
         (None, [{"host": "a"}, {"host": "a"}], "upstreams has a:8001 twice"),
     ],
 )

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tritonctl.loadtest.analysis.binomial import (
-    fisher,
+    fisher_f,
     incomplete_beta,
     rank_bounds,
     share_bounds,
-    student,
+    student_t,
 )
 
 
@@ -42,7 +42,7 @@ def test_published_intervals(over: int, n: int, low: float, high: float) -> None
 )
 def test_published_student(freedom: float, t: float) -> None:
     """Two-sided 95 % points of Student's t."""
-    assert student(freedom) == pytest.approx(t, abs=6e-4)
+    assert student_t(freedom) == pytest.approx(t, abs=6e-4)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_published_student(freedom: float, t: float) -> None:
 )
 def test_published_fisher(first: float, second: float, f: float) -> None:
     """95th percentiles of F."""
-    assert fisher(first, second) == pytest.approx(f, abs=6e-4)
+    assert fisher_f(first, second) == pytest.approx(f, abs=6e-4)
 
 
 @pytest.mark.parametrize(

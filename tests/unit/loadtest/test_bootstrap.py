@@ -17,7 +17,7 @@ from tritonctl.loadtest.analysis.bootstrap import (
     mean_variance,
     share_interval,
 )
-from tritonctl.loadtest.analysis.percentiles import Sample
+from tritonctl.loadtest.analysis.percentiles import DurationSample
 from tritonctl.loadtest.analysis.series import Series
 
 Floats = npt.NDArray[np.float64]
@@ -102,7 +102,7 @@ def test_coverage_of_percentiles(phi: float, n: int, q: float) -> None:
     truth = -math.log(1 - q)
     inside = 0
     for values in exponential(200, n, phi):
-        found = Sample.of(series(values * 1000)).percentile(q)
+        found = DurationSample.from_series(series(values * 1000)).percentile(q)
         inside += (found.low_ms or 0) <= truth <= (found.high_ms or math.inf)
     assert inside >= 180
 
@@ -112,7 +112,7 @@ def test_coverage_of_shares(phi: float) -> None:
     """So does that of the share over a limit that 1 % are over."""
     inside = 0
     for values in exponential(200, 3000, phi):
-        found = Sample.of(series(values)).share_over(P99)
+        found = DurationSample.from_series(series(values)).share_over(P99)
         inside += found.low <= 0.01 <= found.high
     assert inside >= 180
 
@@ -129,7 +129,7 @@ def test_an_interval_that_ignored_correlation_would_not() -> None:
 
 def test_percentile_and_share_judge_alike() -> None:
     """P99's interval lies below a limit exactly where the share over the limit is surely < 1 %."""
-    sample = Sample.of(series(exponential(1, 4000, 0.7)[0] * 1000))
+    sample = DurationSample.from_series(series(exponential(1, 4000, 0.7)[0] * 1000))
     found = sample.percentile(0.99)
     assert found.low_ms is not None
     assert found.high_ms is not None
@@ -139,7 +139,10 @@ def test_percentile_and_share_judge_alike() -> None:
 
 def test_rare_excesses_borrow_the_dependence_of_common_ones() -> None:
     """Nothing over the limit: correlated requests prove less of it than independent ones."""
-    free, bound = (Sample.of(series(x[0])) for x in (exponential(1, 2000, p) for p in (0.0, 0.95)))
+    free, bound = (
+        DurationSample.from_series(series(x[0]))
+        for x in (exponential(1, 2000, p) for p in (0.0, 0.95))
+    )
     shares = [sample.share_over(1e9) for sample in (free, bound)]
     assert [share.share for share in shares] == [0, 0]
     assert shares[0].high < 0.003
@@ -149,7 +152,7 @@ def test_rare_excesses_borrow_the_dependence_of_common_ones() -> None:
 def test_tokens_of_a_request_are_one_observation() -> None:
     """Twenty equal gaps in each of 1,000 requests are worth 1,000, not 20,000."""
     values = exponential(1, 1000, 0.0)[0]
-    sample = Sample.of(series(values, tokens=20))
+    sample = DurationSample.from_series(series(values, tokens=20))
     found = sample.share_over(sample.quantile(0.9))
     assert 500 < found.effective < 1500
 
@@ -157,8 +160,10 @@ def test_tokens_of_a_request_are_one_observation() -> None:
 def test_runs_that_differ_among_themselves() -> None:
     """Their spread counts, where it is more than chance within them."""
     values = exponential(4, 1000, 0.0)
-    alike = Sample.of(*(series(x) for x in values))
-    shifted = Sample.of(*(series(x * f) for x, f in zip(values, (1, 1, 2, 2), strict=True)))
+    alike = DurationSample.from_series(*(series(x) for x in values))
+    shifted = DurationSample.from_series(
+        *(series(x * f) for x, f in zip(values, (1, 1, 2, 2), strict=True))
+    )
     assert alike.share_over(1.0).effective > 2000
     assert shifted.share_over(1.0).effective < 100
 

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from tests.loadtest_records import SyntheticRun
-from tritonctl.cli import loadtest_compare
-from tritonctl.cli.boundary import ErrorBoundary
+from tritonctl.cli import application
 from tritonctl.errors import ConfigurationError, UsageError
-from tritonctl.loadtest.analysis.compare import Comparison, Estimate, compare, difference, ratio
+from tritonctl.loadtest.analysis.compare import (
+    Estimate,
+    LoadComparison,
+    compare,
+    ratio_change,
+    share_change,
+)
 
 Write = Callable[..., Path]
 WORDS = ("slower", "faster")
@@ -33,7 +37,7 @@ def write(tmp_path: Path) -> Write:
     return make
 
 
-def changes(found: Comparison) -> dict[str, str]:
+def changes(found: LoadComparison) -> dict[str, str]:
     """The verdicts by name."""
     return {change.name: change.verdict for change in found.changes}
 
@@ -70,7 +74,7 @@ def test_a_slower_server(write: Write) -> None:
     assert itl.verdict.startswith("slower by ")
     assert told["error_share"].verdict == "no difference"
     assert "itl_p50_ms slower by" in found.verdict
-    assert "one run a side" in found.notes[0]
+    assert "one run per side" in found.notes[0]
     assert [s.field for s in found.settings if s.field != "seed"] == [
         "models.speller_engine.parameters.threads"
     ]
@@ -91,7 +95,7 @@ def test_interleaved_runs(write: Write) -> None:
     a = [write(f"a{n}", seed=n) for n in range(3)]
     b = [write(f"b{n}", seed=10 + n) for n in range(3)]
 
-    def width(found: Comparison) -> float:
+    def width(found: LoadComparison) -> float:
         change = next(c for c in found.changes if c.name == "e2e_p50_ms")
         assert change.low is not None
         assert change.high is not None
@@ -139,7 +143,7 @@ def test_different_loads(write: Write) -> None:
         "the runs cannot be compared: load.arrivals.rate: 40.0 and 60.0; load.timeout_seconds: "
         "60.0 and 5.0"
     )
-    assert "--force" in caught.value.remedy
+    assert "--allow-different-loads" in caught.value.remedy
     found = compare([a], [b], force=True)
     assert [s.field for s in found.settings if s.load] == [
         "load.arrivals.rate",
@@ -197,32 +201,32 @@ def test_an_empty_side(write: Write, tmp_path: Path) -> None:
 
 def test_no_folder_of_a_run(tmp_path: Path, write: Write) -> None:
     """What is missing is said of the side where it is."""
-    with pytest.raises(ConfigurationError, match="holds no records"):
+    with pytest.raises(ConfigurationError, match="has no records"):
         compare([write("a")], [tmp_path])
 
 
 def test_bounds_that_nobody_knows() -> None:
     """A side without a bound can still be surely different; without any, nothing is said."""
     a = Estimate(10.0, 9.0, 11.0)
-    worse = ratio("e2e_p99_ms", "ms", a, Estimate(30.0, 25.0, None), words=WORDS)
+    worse = ratio_change("e2e_p99_ms", "ms", a, Estimate(30.0, 25.0, None), words=WORDS)
     assert (worse.differs, worse.high) == (True, None)
     assert worse.verdict.startswith("slower by 200 % [")
     assert worse.verdict.endswith(", ?]")
-    same = ratio("e2e_p99_ms", "ms", a, Estimate(10.5, 9.0, None), words=WORDS)
+    same = ratio_change("e2e_p99_ms", "ms", a, Estimate(10.5, 9.0, None), words=WORDS)
     assert (same.differs, same.verdict) == (False, "too few requests to tell")
-    none = ratio("e2e_p99_ms", "ms", Estimate(0.0, 0.0, 0.0), a, words=WORDS)
+    none = ratio_change("e2e_p99_ms", "ms", Estimate(0.0, 0.0, 0.0), a, words=WORDS)
     assert (none.change, none.verdict) == (None, "too few requests to tell")
 
 
 def test_the_interval_of_a_ratio() -> None:
     """Margins of both sides add up in squares, on a logarithmic scale."""
     one, other = Estimate(100.0, 90.0, 110.0), Estimate(80.0, 72.0, 88.0)
-    change = ratio("e2e_p50_ms", "ms", one, other, words=WORDS)
+    change = ratio_change("e2e_p50_ms", "ms", one, other, words=WORDS)
     assert change.change == pytest.approx(-0.2)
     margin = math.hypot(math.log(110 / 100), math.log(80 / 72))
     assert change.low == pytest.approx(0.8 * math.exp(-margin) - 1)
     assert change.verdict.startswith("faster by 20 % [")
-    shares = difference("error_share", Estimate(0.1, 0.08, 0.13), Estimate(0.3, 0.25, 0.36))
+    shares = share_change("error_share", Estimate(0.1, 0.08, 0.13), Estimate(0.3, 0.25, 0.36))
     assert shares.low == pytest.approx(0.2 - math.hypot(0.05, 0.03))
     assert shares.verdict == "higher by 20 points [14.2, 26.3]"
 
@@ -230,12 +234,10 @@ def test_the_interval_of_a_ratio() -> None:
 @pytest.fixture
 def command() -> Callable[..., tuple[int, str, str]]:
     """Runs `compare` as the command line does."""
-    app = typer.Typer(cls=ErrorBoundary)
-    app.command("compare")(loadtest_compare.command)
-    app.command("other")(lambda: None)
+    words = ["loadtest", "compare"]
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, ["compare", *arguments])
+        result = CliRunner().invoke(application(words), [*words, *arguments])
         return result.exit_code, result.stdout, result.stderr
 
     return run
@@ -272,7 +274,7 @@ def test_the_command_refuses(write: Write, command: Callable[..., tuple[int, str
     code, _, err = command(a, b)
     assert code == 2
     assert "load.arrivals.rate: 40.0 and 80.0" in err
-    assert command(a, b, "--force")[0] == 0
+    assert command(a, b, "--allow-different-loads")[0] == 0
     code, _, err = command(a, "nowhere")
     assert code == 2
     assert "no load test `nowhere`" in err

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tritonctl.errors import ConfigurationError
 from tritonctl.loadtest.analysis.percentiles import (
-    Sample,
-    decode,
+    DurationSample,
+    decode_histogram,
     distribution,
-    encode,
-    histogram,
+    encode_histogram,
     histogram_percentiles,
-    merge,
+    merge_histograms,
+    to_histogram,
 )
 from tritonctl.loadtest.analysis.series import Series
 
@@ -38,7 +38,7 @@ def test_a_histogram_is_as_if_each_had_been_recorded(values: list[int]) -> None:
     expected = HdrHistogram(1, 3_600_000_000, 3)
     for value in values:
         expected.record_value(min(max(value, 1), 3_600_000_000))
-    made = histogram(series(values))
+    made = to_histogram(series(values))
     assert list(made.counts) == list(expected.counts)
     assert made.get_total_count() == len(values)
     assert made.get_max_value() == expected.get_max_value()
@@ -48,8 +48,8 @@ def test_a_histogram_is_as_if_each_had_been_recorded(values: list[int]) -> None:
 @given(st.lists(durations, min_size=1, max_size=4))
 def test_merged_is_the_union(parts: list[list[int]]) -> None:
     """Whatever the parts: the same counts, the same percentiles, also through text."""
-    merged = merge(encode(histogram(series(part))) for part in parts)
-    union = histogram(series([value for part in parts for value in part]))
+    merged = merge_histograms(encode_histogram(to_histogram(series(part))) for part in parts)
+    union = to_histogram(series([value for part in parts for value in part]))
     assert list(merged.counts) == list(union.counts)
     quantiles = [0.5, 0.9, 0.99]
     assert histogram_percentiles(merged, quantiles) == histogram_percentiles(union, quantiles)
@@ -57,17 +57,17 @@ def test_merged_is_the_union(parts: list[list[int]]) -> None:
 
 def test_no_histogram() -> None:
     """Of nothing there are no percentiles; of broken text there is an error."""
-    assert histogram_percentiles(merge([]), [0.5]) == {}
-    for text in ("", "HISTFAAAA", "nonsense", encode(histogram(series([5])))[:20]):
+    assert histogram_percentiles(merge_histograms([]), [0.5]) == {}
+    for text in ("", "HISTFAAAA", "nonsense", encode_histogram(to_histogram(series([5])))[:20]):
         with pytest.raises(ConfigurationError, match="cannot be read"):
-            decode(text)
+            decode_histogram(text)
 
 
 @given(durations, st.integers(1, 999))
 def test_a_percentile_is_a_measured_value(values: list[int], thousandths: int) -> None:
     """The nearest rank, with whole numbers: the smallest value that so many do not exceed."""
     rank = -(-thousandths * len(values) // 1000)
-    sample = Sample.of(series(values))
+    sample = DurationSample.from_series(series(values))
     assert sample.quantile(thousandths / 1000) == sorted(values)[rank - 1]
 
 
@@ -93,9 +93,9 @@ def test_a_percentile_is_a_measured_value(values: list[int], thousandths: int) -
 )
 def test_ranks_are_rounded_up(n: int, q: float, rank: int) -> None:
     """Value number k is k: the percentile tells its rank; one request of weight n, the same."""
-    assert Sample.of(series(list(range(1, n + 1)))).quantile(q) == rank
+    assert DurationSample.from_series(series(list(range(1, n + 1)))).quantile(q) == rank
     weights = [rank, n - rank] if rank < n else [n]
-    assert Sample.of(series([1, 2][: len(weights)], weights)).quantile(q) == 1
+    assert DurationSample.from_series(series([1, 2][: len(weights)], weights)).quantile(q) == 1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_ranks_are_rounded_up(n: int, q: float, rank: int) -> None:
 )
 def test_ranks_in_a_histogram(n: int, q: float, rank: int) -> None:
     """Up to 2,048 microseconds each value has a bucket of its own; told in milliseconds."""
-    made = histogram(series(list(range(1, n + 1))))
+    made = to_histogram(series(list(range(1, n + 1))))
     assert histogram_percentiles(made, [q]) == {q: rank / 1000}
 
 
@@ -114,7 +114,7 @@ def test_microseconds_are_told_as_milliseconds() -> None:
     assert (found.min_ms, found.max_ms) == (0.0, 1.2346)
     assert found.mean_ms == 0.925942  # (0.0004 + 1234.5678 + 2 * 1234.6) / 4 / 1000
     assert [p.ms for p in found.percentiles] == [1.234568, 1.2346, 1.2346]
-    made = decode(found.histogram)
+    made = decode_histogram(found.histogram)
     assert [made.get_count_at_value(v) for v in (1, 1234, 1235)] == [1, 0, 3]
 
 
@@ -123,13 +123,16 @@ def test_a_weight_is_a_repetition(pairs: list[tuple[int, int]]) -> None:
     """A gap of three tokens counts three times, in percentiles and in histograms."""
     values, weights = [v for v, _ in pairs], [w for _, w in pairs]
     repeated = [v for v, w in pairs for _ in range(w)]
-    weighted, plain = Sample.of(series(values, weights)), Sample.of(series(repeated))
+    weighted, plain = (
+        DurationSample.from_series(series(values, weights)),
+        DurationSample.from_series(series(repeated)),
+    )
     assert len(weighted) == len(plain)
     assert [weighted.quantile(q) for q in (0.1, 0.5, 0.9)] == [
         plain.quantile(q) for q in (0.1, 0.5, 0.9)
     ]
-    assert list(histogram(series(values, weights)).counts) == list(
-        histogram(series(repeated)).counts
+    assert list(to_histogram(series(values, weights)).counts) == list(
+        to_histogram(series(repeated)).counts
     )
 
 

@@ -83,8 +83,8 @@ def test_workers_before_they_are_merged(tmp_path: Path) -> None:
         (line(sent="soon"), "`sent`: expected a whole number, got `soon`"),
         (line(outcome="fine"), "`outcome`: expected 'ok', 'error'"),
         (line(n=[1]), "2 responses"),
-        (line(at=[7000, 5000]), "not in the order of time"),
-        (line(end=10), "not in the order of time"),
+        (line(at=[7000, 5000]), "not in chronological order"),
+        (line(end=10), "not in chronological order"),
     ],
 )
 def test_a_broken_line(tmp_path: Path, text: str, problem: str) -> None:
@@ -99,7 +99,7 @@ def test_a_broken_line(tmp_path: Path, text: str, problem: str) -> None:
 
 def test_no_records(tmp_path: Path) -> None:
     """Not the folder of a run."""
-    with pytest.raises(ConfigurationError, match=r"holds no records\.jsonl") as caught:
+    with pytest.raises(ConfigurationError, match=r"has no records\.jsonl") as caught:
         read_records(tmp_path)
     assert "tritonctl loadtest run" in caught.value.remedy
 

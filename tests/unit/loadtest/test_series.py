@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.loadtest.analysis.columns import NEVER, Columns
-from tritonctl.loadtest.analysis.records import Record
-from tritonctl.loadtest.analysis.series import measured
+from tritonctl.loadtest.analysis.records import LoadRecord
+from tritonctl.loadtest.analysis.series import duration_series
 
 COOL_DOWN = 30_000_000
 
 
-def record(**changes: Any) -> Record:
+def record(**changes: Any) -> LoadRecord:
     """Planned at 1 ms, sent at 3 ms, tokens at 10, 20 and 50 ms."""
     given: dict[str, Any] = {
         "i": 0,
@@ -28,12 +28,12 @@ def record(**changes: Any) -> Record:
         "end": 51_000,
         "outcome": "ok",
     }
-    return Record.model_validate(given | changes)
+    return LoadRecord.model_validate(given | changes)
 
 
-def values(*records: Record) -> dict[str, list[float]]:
+def values(*records: LoadRecord) -> dict[str, list[float]]:
     """The durations by metric."""
-    found = measured(Columns.of(records), COOL_DOWN)
+    found = duration_series(Columns.from_records(records), COOL_DOWN)
     return {name: series.values.tolist() for name, series in found.items()}
 
 
@@ -52,12 +52,12 @@ def test_one_request() -> None:
 
 def test_chunks() -> None:
     """A chunk of three tokens is three gaps of a third; what comes with the first has no gap."""
-    columns = Columns.of([record(n=[2, 1, 3]), record(at=[9000], n=[4])])
-    found = measured(columns, COOL_DOWN)
+    columns = Columns.from_records([record(n=[2, 1, 3]), record(at=[9000], n=[4])])
+    found = duration_series(columns, COOL_DOWN)
     assert found["itl"].values.tolist() == [10_000, 10_000]
     assert found["itl"].weights.tolist() == [1, 3]
     assert len(found["itl"]) == 4
-    assert found["tpot"].values.tolist() == [8000, 0]
+    assert found["tpot"].values.tolist() == [8000], "tokens of one response have no time between"
     assert columns.tokens.tolist() == [6, 4]
 
 
@@ -82,11 +82,13 @@ def test_failures_have_no_duration() -> None:
 def test_requests_that_were_given_up() -> None:
     """They took at least as long as was waited, and count with that."""
     late = record(outcome="timeout", at=[], end=60_001_000, planned=1000)
-    found = measured(Columns.of([record(), late]), COOL_DOWN)
+    found = duration_series(Columns.from_records([record(), late]), COOL_DOWN)
     assert found["ttft"].values.tolist() == [9000, 60_000_000]
     assert found["e2e"].values.tolist() == [50_000, 60_000_000]
     assert found["ttft"].censored == found["e2e"].censored == 1
-    begun = measured(Columns.of([record(outcome="timeout", end=60_001_000)]), COOL_DOWN)
+    begun = duration_series(
+        Columns.from_records([record(outcome="timeout", end=60_001_000)]), COOL_DOWN
+    )
     assert begun["ttft"].values.tolist() == [9000]
     assert begun["ttft"].censored == 0
 
@@ -94,10 +96,10 @@ def test_requests_that_were_given_up() -> None:
 def test_cancelled_before_the_first_token() -> None:
     """It would have taken longer than it was waited for: like those that did, evenly."""
     hung_up = [record(outcome="cancelled", at=[], end=end) for end in (101_000, 201_000)]
-    found = measured(Columns.of([record(), *hung_up]), COOL_DOWN)["ttft"]
+    found = duration_series(Columns.from_records([record(), *hung_up]), COOL_DOWN)["ttft"]
     assert (found.values.tolist(), found.censored) == ([9000, 100_000, 200_000], 2)
     slow = [record(at=[at], end=at) for at in (151_000, 301_000, 401_000)]
-    found = measured(Columns.of([record(), *hung_up, *slow]), COOL_DOWN)["ttft"]
+    found = duration_series(Columns.from_records([record(), *hung_up, *slow]), COOL_DOWN)["ttft"]
     assert found.values.tolist() == [9000, 300_000, 300_000, 150_000, 300_000, 400_000]
 
 
@@ -113,7 +115,7 @@ def test_impatience_hides_no_tail(share: float) -> None:
         if hangs_up:
             how = {"at": [], "end": 201_000, "outcome": "cancelled"}
         records.append(record(i=number, **how))
-    found = measured(Columns.of(records), COOL_DOWN)["ttft"]
+    found = duration_series(Columns.from_records(records), COOL_DOWN)["ttft"]
     assert np.mean(found.values > 100_000) == pytest.approx(0.1, abs=0.02)
     assert np.quantile(found.values, 0.99) == (200_000 if share == 1 else 1_000_000)
 
@@ -121,7 +123,7 @@ def test_impatience_hides_no_tail(share: float) -> None:
 def test_streams_that_hang_show_it_between_tokens() -> None:
     """The gap that never ended is as long as was waited, and is told to be a lower bound."""
     hung = record(outcome="timeout", at=[10_000, 20_000], end=60_001_000)
-    found = measured(Columns.of([hung, record()]), COOL_DOWN)["itl"]
+    found = duration_series(Columns.from_records([hung, record()]), COOL_DOWN)["itl"]
     assert found.values.tolist() == [10_000, 59_981_000, 10_000, 30_000]
     assert (found.owner.tolist(), found.censored) == ([0, 0, 1, 1], 1)
 
@@ -129,15 +131,17 @@ def test_streams_that_hang_show_it_between_tokens() -> None:
 @pytest.mark.parametrize(("end", "told"), [(29_000_000, False), (31_000_000, True)])
 def test_abandoned(end: int, told: bool) -> None:
     """After the whole cool-down it says something; when the user gave up, nothing."""
-    found = measured(Columns.of([record(), record(outcome="abandoned", at=[], end=end)]), COOL_DOWN)
+    found = duration_series(
+        Columns.from_records([record(), record(outcome="abandoned", at=[], end=end)]), COOL_DOWN
+    )
     assert len(found["e2e"]) == (2 if told else 1)
 
 
 def test_nothing() -> None:
     """No request, no metric."""
-    columns = Columns.of([])
+    columns = Columns.from_records([])
     assert len(columns) == 0
-    assert measured(columns, COOL_DOWN) == {}
+    assert duration_series(columns, COOL_DOWN) == {}
     assert len(columns.select(np.zeros(0, dtype=bool))) == 0
 
 
@@ -154,10 +158,12 @@ def test_a_selection_is_as_if_nothing_else_had_been_recorded(
         for i, (at, name, _) in enumerate(drawn)
     ]
     mask = np.array([kept for _, _, kept in drawn], dtype=bool)
-    selected = Columns.of(records).select(mask)
-    direct = Columns.of([r for r, (_, _, kept) in zip(records, drawn, strict=True) if kept])
+    selected = Columns.from_records(records).select(mask)
+    direct = Columns.from_records(
+        [r for r, (_, _, kept) in zip(records, drawn, strict=True) if kept]
+    )
     for name in ("first", "last", "tokens", "starts", "response_at", "response_tokens"):
         assert getattr(selected, name).tolist() == getattr(direct, name).tolist()
     for name in direct.class_names:
-        assert selected.of_class(name).tolist() == direct.of_class(name).tolist()
+        assert selected.in_class(name).tolist() == direct.in_class(name).tolist()
     assert [first == NEVER for first in direct.first] == [not at for at, _, kept in drawn if kept]

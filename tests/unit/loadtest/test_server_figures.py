@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from tritonctl.loadtest.analysis.limiting import limited_by
+from tritonctl.loadtest.analysis.bottleneck import limited_by
 from tritonctl.loadtest.analysis.server_figures import server_figures
-from tritonctl.loadtest.analysis.summary import Gauge, GeneratorFigures, ModelFigures, ServerFigures
+from tritonctl.loadtest.analysis.summary import (
+    Gauge,
+    GeneratorFigures,
+    ModelLoadFigures,
+    ServerLoadFigures,
+)
 
 IDLE = GeneratorFigures(workers=1, cpu_mean=0.2, cpu_max=0.3, send_lag_p99_ms=0.2)
-MODEL = ModelFigures(
+MODEL = ModelLoadFigures(
     rate=10.0,
     failures=0.0,
     batch_factor=4.0,
@@ -27,7 +32,7 @@ MODEL = ModelFigures(
     max_batch_size=8,
     instances=1,
 )
-SERVER = ServerFigures(
+SERVER = ServerLoadFigures(
     seconds=30.0,
     models={"engine": MODEL},
     engine={},
@@ -39,8 +44,8 @@ SERVER = ServerFigures(
 )
 
 
-USED_UP = "the machine's CPU: 100 % of it were in use"
-WAITED = "speller_engine: 5.5 requests waited for a place in its batch"
+USED_UP = "the machine's CPU: 100 % in use"
+WAITED = "speller_engine: 5.5 requests waited for a slot in its batch"
 QUEUED = "engine: requests waited 83 % of their time in its queue"
 
 
@@ -127,10 +132,10 @@ def test_a_decoupled_engine_tells_its_own_times(queued: float) -> None:
     assert own.queue_ms == (pytest.approx(20) if queued else None)
     assert own.prefill_ms == pytest.approx(10 if queued else 30)
     assert own.decode_ms == pytest.approx(50)
-    assert own.whole_ms == pytest.approx(80)
+    assert own.total_ms == pytest.approx(80)
     assert found.models["engine"].share == pytest.approx(80 / (80 + 6))
     assert not found.models["all"].decoupled
-    sentence = limited_by(IDLE, found, late=False)
+    sentence = limited_by(IDLE, found, sent_late=False)
     assert sentence.startswith("engine: 93 % of the time of the steps")
 
 
@@ -139,9 +144,9 @@ def test_a_decoupled_engine_that_tells_nothing() -> None:
     found = server_figures([engine_scrape(t) for t in range(3)], STREAMING, 0.0, 2.0)
     assert found is not None
     assert found.models["engine"].engine is None
-    assert found.models["engine"].whole_ms is None
-    assert limited_by(IDLE, found, late=False) == (
-        "unknown: engine is decoupled, and does not publish how long its answers take"
+    assert found.models["engine"].total_ms is None
+    assert limited_by(IDLE, found, sent_late=False) == (
+        "unknown: engine is decoupled and does not publish its response times"
     )
 
 
@@ -186,12 +191,12 @@ def test_too_little_seen(times: list[float]) -> None:
     assert server_figures([scrape(t) for t in times], FACTS, 0.0, 10.0) is None
 
 
-def engine(**changes: Any) -> ServerFigures:
+def engine(**changes: Any) -> ServerLoadFigures:
     """A server whose only model has these figures."""
     return replace(SERVER, models={"engine": replace(MODEL, **changes)})
 
 
-def streams(waiting: float, active: float) -> ServerFigures:
+def streams(waiting: float, active: float) -> ServerLoadFigures:
     """A server with a text engine that publishes how many wait and how many run."""
     gauges = {
         "tritonctl_waiting_streams": Gauge(waiting, 9, 0),
@@ -211,7 +216,7 @@ def streams(waiting: float, active: float) -> ServerFigures:
         ),
         (
             engine(queue_ms=83.0, request_ms=100.0, batch_factor=1.2, rate=50.0),
-            f"{QUEUED} although its batch was not full (1.2 of 8): its instances were busy",
+            f"{QUEUED} with a partly filled batch (1.2 of 8): its instances were busy",
         ),
         (
             # 10 requests/s of 20 ms: a queue in front of idle instances limits nothing.
@@ -229,7 +234,7 @@ def streams(waiting: float, active: float) -> ServerFigures:
         (replace(SERVER, cpu=3.8), "the machine's CPU: the server used 3.8 of 4 cores"),
         (
             replace(SERVER, host_cpu=0.97),
-            "the machine's CPU: 97 % of it were in use, the server used 0.3 of 4 cores",
+            "the machine's CPU: 97 % in use, the server used 0.3 of 4 cores",
         ),
         (
             replace(engine(queue_ms=83.0, request_ms=100.0), host_cpu=1.0, cpu=None),
@@ -243,11 +248,11 @@ def streams(waiting: float, active: float) -> ServerFigures:
         (streams(0.0, 0.2), "nothing: the server was idle 92 % of the time"),
         (
             replace(streams(0.2, 3.3), cpu=2.5),
-            "speller_engine: its own speed: none waited, 3.3 were in its batch",
+            "speller_engine: its speed: none waited, 3.3 were in its batch",
         ),
         (
             replace(streams(0.2, 3.3), cpu=2.5, models={"fused": MODEL}),
-            "fused: its own speed: none waited, 3.3 were in its batch",
+            "fused: its speed: none waited, 3.3 were in its batch",
         ),
         (
             replace(SERVER, models={}, cpu=None),
@@ -259,20 +264,22 @@ def streams(waiting: float, active: float) -> ServerFigures:
         ),
     ],
 )
-def test_what_limited_it(server: ServerFigures | None, sentence: str) -> None:
+def test_what_limited_it(server: ServerLoadFigures | None, sentence: str) -> None:
     """One sentence with the figures that it is derived from."""
-    assert limited_by(IDLE, server, late=False) == sentence
+    assert limited_by(IDLE, server, sent_late=False) == sentence
 
 
 def test_the_generator_comes_first() -> None:
     """What it could not send says nothing about the server."""
     busy = replace(IDLE, cpu_mean=0.93)
-    assert limited_by(busy, SERVER, late=False) == "the generator's CPU: it used 93 % of a core"
+    assert (
+        limited_by(busy, SERVER, sent_late=False) == "the generator's CPU: it used 93 % of a core"
+    )
     late = replace(IDLE, send_lag_p99_ms=12.0)
-    assert limited_by(late, SERVER, late=True) == (
+    assert limited_by(late, SERVER, sent_late=True) == (
         "the generator: it sent requests up to 12 ms late (P99)"
     )
-    assert limited_by(late, SERVER, late=False) == limited_by(IDLE, SERVER, late=False)
+    assert limited_by(late, SERVER, sent_late=False) == limited_by(IDLE, SERVER, sent_late=False)
 
 
 def test_the_longest_queue_is_told() -> None:
@@ -280,4 +287,4 @@ def test_the_longest_queue_is_told() -> None:
     short = replace(MODEL, queue_ms=20.0, request_ms=22.0, share=0.1, rate=180.0)
     long = replace(MODEL, queue_ms=80.0, request_ms=100.0, rate=180.0)
     server = replace(SERVER, models={"tokenizer": short, "engine": long})
-    assert limited_by(IDLE, server, late=False).startswith("engine: requests waited 80 %")
+    assert limited_by(IDLE, server, sent_late=False).startswith("engine: requests waited 80 %")

@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.loadtest.analysis.bootstrap import Share
+from tritonctl.loadtest.analysis.bootstrap import ShareEstimate
 from tritonctl.loadtest.analysis.columns import Columns
-from tritonctl.loadtest.analysis.records import Record
-from tritonctl.loadtest.analysis.slo import decide, good, judge, limits, overall
+from tritonctl.loadtest.analysis.records import LoadRecord
+from tritonctl.loadtest.analysis.slo import (
+    decide_verdict,
+    judge,
+    latency_limits,
+    meets_slo,
+    overall_verdict,
+)
 from tritonctl.loadtest.analysis.summary import MET, MISSED, UNDECIDED, SloVerdict
 
 COOL_DOWN = 30_000_000
@@ -31,7 +37,7 @@ def columns(
     for count, changes in ends.values():
         for i in _spread(n, count):
             records[i] = _record(i, 20_000, changes)
-    return Columns.of(records)
+    return Columns.from_records(records)
 
 
 def _spread(n: int, count: int) -> list[int]:
@@ -39,7 +45,7 @@ def _spread(n: int, count: int) -> list[int]:
     return [(2 * i + 1) * n // (2 * count) for i in range(count)]
 
 
-def _record(i: int, ttft: int, changes: dict[str, Any]) -> Record:
+def _record(i: int, ttft: int, changes: dict[str, Any]) -> LoadRecord:
     planned = i * 10_000
     at = [planned + ttft, planned + ttft + 5000, planned + ttft + 15_000]
     given: dict[str, Any] = {
@@ -51,7 +57,7 @@ def _record(i: int, ttft: int, changes: dict[str, Any]) -> Record:
         "end": at[-1],
         "outcome": "ok",
     }
-    return Record.model_validate(given | changes)
+    return LoadRecord.model_validate(given | changes)
 
 
 def error(i: int = 0) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def test_verdicts(n: int, slow: int, verdict: str) -> None:
 )
 def test_the_whole_interval_decides(low: float, high: float, verdict: str) -> None:
     """Wherever the share itself lies."""
-    assert decide(Share(0.05, low, high, 10_000), 0.05, "fail")[0] == verdict
+    assert decide_verdict(ShareEstimate(0.05, low, high, 10_000), 0.05, "fail")[0] == verdict
 
 
 def test_the_reason_in_words() -> None:
@@ -115,12 +121,12 @@ def test_the_reason_in_words() -> None:
     def why(n: int, slow: int) -> str:
         return one(judge(columns(n, slow), SLO, cool_down_us=COOL_DOWN)).why
 
-    assert why(1000, 25) == "2.5 % [1.62, 3.67] take longer than 100 ms, 1 % may"
+    assert why(1000, 25) == "2.5 % [1.62, 3.67] take longer than 100 ms, 1 % allowed"
     assert why(100, 0) == (
-        "0 % [0, 3.62] take longer than 100 ms, 1 % may: too few independent requests to tell, "
-        "run longer"
+        "0 % [0, 3.62] take longer than 100 ms, 1 % allowed: too few independent requests to "
+        "decide, run longer"
     )
-    assert why(6000, 60).endswith("1 % may: too close to the limit to tell, run longer")
+    assert why(6000, 60).endswith("1 % allowed: too close to the limit to decide, run longer")
 
 
 def test_one_stall_is_one_event() -> None:
@@ -137,7 +143,7 @@ def test_a_limit_far_above_the_percentile_s_interval(limit: float, verdict: str)
     phases = {*range(300, 380), *range(1200, 1280)}
     slowest = set(_spread(2000, 22))
     times = [30_000 if i in slowest else 20_000 if i in phases else 10_000 for i in range(2000)]
-    records = Columns.of([_record(i, time, {}) for i, time in enumerate(times)])
+    records = Columns.from_records([_record(i, time, {}) for i, time in enumerate(times)])
     found = one(judge(records, {"ttft_p99_ms": limit}, cool_down_us=COOL_DOWN))
     assert found.verdict == verdict
 
@@ -158,7 +164,7 @@ def test_no_answer_is_over_every_limit(promise: str, changes: dict[str, Any]) ->
     )
     assert found.share_over == pytest.approx(0.03)
     assert found.verdict == "missed"
-    assert found.why.startswith("30 without an answer in time count as longer: 3 % [")
+    assert found.why.startswith("30 failed requests count as over the limit: 3 % [")
 
 
 def test_cancelled_on_purpose() -> None:
@@ -169,7 +175,7 @@ def test_cancelled_on_purpose() -> None:
             records[i] = _record(
                 i, 0, {"outcome": "cancelled", "at": [], "end": i * 10_000 + waited}
             )
-        found = one(judge(Columns.of(records), SLO, cool_down_us=COOL_DOWN))
+        found = one(judge(Columns.from_records(records), SLO, cool_down_us=COOL_DOWN))
         assert (found.share_over, found.verdict) == (share, verdict)
 
 
@@ -213,7 +219,7 @@ def test_a_growing_queue_proves_nothing() -> None:
 def test_nothing_measured() -> None:
     """No request; requests without tokens for a promise about tokens."""
     promises = {"ttft_p99_ms": 5.0, "error_rate": 0.1}
-    for verdict in judge(Columns.of([]), promises, cool_down_us=COOL_DOWN):
+    for verdict in judge(Columns.from_records([]), promises, cool_down_us=COOL_DOWN):
         assert verdict.verdict == "undecided"
         assert verdict.share_over is None
         assert verdict.why.startswith("no request")
@@ -228,11 +234,13 @@ def test_all_failed() -> None:
 
 def test_promises() -> None:
     """Percentiles of any height; None is no promise; other names are refused."""
-    found = limits({"ttft_p95_ms": 1.0, "e2e_p999_ms": 2.0, "itl_p99_ms": None, "error_rate": 0.1})
+    found = latency_limits(
+        {"ttft_p95_ms": 1.0, "e2e_p999_ms": 2.0, "itl_p99_ms": None, "error_rate": 0.1}
+    )
     assert [(limit.metric, limit.ms) for limit in found] == [("ttft", 1.0), ("e2e", 2.0)]
-    assert [limit.allowed for limit in found] == [0.05, 0.001]
+    assert [limit.allowed_share for limit in found] == [0.05, 0.001]
     with pytest.raises(ConfigurationError, match=r"slo\.ttfb_p99_ms is not an SLO target"):
-        limits({"ttfb_p99_ms": 3.0})
+        latency_limits({"ttfb_p99_ms": 3.0})
 
 
 def test_the_worst_verdict_is_the_run_s() -> None:
@@ -241,20 +249,20 @@ def test_the_worst_verdict_is_the_run_s() -> None:
     def verdict(name: str) -> SloVerdict:
         return SloVerdict(name, 1.0, 0.01, 0.0, 0.0, 0.0, name, "")
 
-    assert overall([verdict("met"), verdict("undecided"), verdict("missed")]) == "missed"
-    assert overall([verdict("met"), verdict("undecided")]) == "undecided"
-    assert overall([verdict("met")]) == "met"
-    assert overall([]) is None
+    assert overall_verdict([verdict("met"), verdict("undecided"), verdict("missed")]) == "missed"
+    assert overall_verdict([verdict("met"), verdict("undecided")]) == "undecided"
+    assert overall_verdict([verdict("met")]) == "met"
+    assert overall_verdict([]) is None
 
 
 def test_goodput() -> None:
     """Answered within every limit; the mean gap of a request stands for itl."""
     run = columns(100, 10, lost=(5, error()))
-    assert good(run, {}).sum() == 95
+    assert meets_slo(run, {}).sum() == 95
     slow = columns(100, 10)
-    assert good(slow, SLO).sum() == 90
-    assert good(slow, {"itl_p99_ms": 7.4}).sum() == 0
-    assert good(slow, {"itl_p99_ms": 7.6, "e2e_p99_ms": 36.0}).sum() == 90
+    assert meets_slo(slow, SLO).sum() == 90
+    assert meets_slo(slow, {"itl_p99_ms": 7.4}).sum() == 0
+    assert meets_slo(slow, {"itl_p99_ms": 7.6, "e2e_p99_ms": 36.0}).sum() == 90
 
 
 @pytest.mark.parametrize(
@@ -263,5 +271,5 @@ def test_goodput() -> None:
 def test_on_the_limit_is_within_it(metric: str, limit: float) -> None:
     """A request that takes just what is allowed is good; with less allowed none is."""
     run = columns(10)
-    assert good(run, {metric: limit}).sum() == 10
-    assert good(run, {metric: limit - 0.001}).sum() == 0
+    assert meets_slo(run, {metric: limit}).sum() == 10
+    assert meets_slo(run, {metric: limit - 0.001}).sum() == 0

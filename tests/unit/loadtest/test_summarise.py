@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.loadtest_records import SyntheticRun
-from tritonctl.errors import ConfigurationError, SloMissedError
-from tritonctl.loadtest.analysis.percentiles import decode, histogram_percentiles
+from tritonctl.errors import ConfigurationError, InvalidMeasurementError, SloMissedError
+from tritonctl.loadtest.analysis.percentiles import decode_histogram, histogram_percentiles
 from tritonctl.loadtest.analysis.summarise import summarise
 from tritonctl.loadtest.analysis.summary import Summary, read_summary, write_summary
-from tritonctl.loadtest.report.summary_text import opening
+from tritonctl.loadtest.report.summary_text import opening_lines
 from tritonctl.loadtest.report.tables import version_table
 
 
@@ -41,7 +41,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         for p in found.percentiles:
             assert p.low_ms is None or p.low_ms <= p.ms
             assert p.high_ms is None or p.ms <= p.high_ms
-        coarse = histogram_percentiles(decode(found.histogram), [0.5, 0.99])
+        coarse = histogram_percentiles(decode_histogram(found.histogram), [0.5, 0.99])
         for q, value in coarse.items():
             percentile = found.percentile(q)
             assert percentile is not None
@@ -125,9 +125,10 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         read_summary(tmp_path)
 
 
-def test_exit_code_of_a_missed_slo() -> None:
-    """A gate's code is its own."""
+def test_exit_codes_of_a_gate() -> None:
+    """A missed SLO and a measurement that says nothing are told apart."""
     assert SloMissedError("slow", remedy="tune").exit_code == 8
+    assert InvalidMeasurementError("late", remedy="repeat").exit_code == 9
 
 
 def test_a_warm_up_is_left_out(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_an_empty_run(tmp_path: Path, files: list[str]) -> None:
 
 def test_no_run(tmp_path: Path) -> None:
     """A folder of something else; files that are no JSON."""
-    with pytest.raises(ConfigurationError, match=r"holds no records\.jsonl"):
+    with pytest.raises(ConfigurationError, match=r"has no records\.jsonl"):
         summarise(tmp_path)
     folder = SyntheticRun(seconds=2).write(tmp_path / "run")
     (folder / "facts.json").write_text("{", encoding="utf-8")
@@ -294,7 +295,7 @@ def test_a_load_that_changes_by_plan(tmp_path: Path, process: str) -> None:
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     window = summarise(folder).window
     assert (window.from_s, window.to_s, window.stationary) == (0, 10, False)
-    assert window.why == f"the load itself changes by plan ({process}): nothing was cut"
+    assert window.why == f"the planned load varies ({process}): no warm-up was removed"
 
 
 def test_by_the_version_that_answered(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_by_the_version_that_answered(tmp_path: Path) -> None:
     assert summary.versions["none"].counts.error == summary.counts.error == 1
     assert summary.versions["9"].metrics["ttft"].n > 5 * summary.versions["10"].metrics["ttft"].n
     assert summary.resumed == 1
-    assert "by version: 9: " in "\n".join(opening(summary))
+    assert "by version: 9: " in "\n".join(opening_lines(summary))
     table = version_table(summary.versions)
     assert table is not None
     assert [row[0] for row in table.rows] == ["9", "10", "none"]

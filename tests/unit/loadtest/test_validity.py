@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from tritonctl.loadtest.analysis.percentiles import DIGITS, HIGHEST, LOWEST, encode
+from tritonctl.loadtest.analysis.percentiles import DIGITS, HIGHEST, LOWEST, encode_histogram
 from tritonctl.loadtest.analysis.validity import (
+    GeneratorProgress,
     Lateness,
-    Progress,
-    doubts,
-    lag_limit_ms,
-    problems,
-    sent_late,
+    lateness_doubts,
+    max_lag_ms,
+    send_lateness,
+    validity_problems,
 )
 
 Line = dict[str, Any]
@@ -34,13 +34,13 @@ def end(worker: int = 0, reason: str = "complete", unsent: int = 0) -> Line:
 
 def judged(lines: list[Line], sent: Lateness | None = None, expected: int = 1) -> list[str]:
     """What is wrong with a run of these lines, without an SLO."""
-    progress = Progress.of(lines, expected)
-    return problems(progress, progress.woke_late(lag_limit_ms({})), sent)
+    progress = GeneratorProgress.from_lines(lines, expected)
+    return validity_problems(progress, progress.wake_lateness(max_lag_ms({})), sent)
 
 
 def lags(late: int, n: int, ms: float = 12.3) -> Lateness | None:
     """So many of `n` requests sent so late, the others at once, where 10 ms are allowed."""
-    return sent_late(np.array([ms] * late + [0.1] * (n - late)), 10.0)
+    return send_lateness(np.array([ms] * late + [0.1] * (n - late)), 10.0)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def lags(late: int, n: int, ms: float = 12.3) -> Lateness | None:
 )
 def test_how_late_is_too_late(slo: dict[str, float | None], limit: float) -> None:
     """1 % of the smallest promise that begins with sending, at least 1 ms."""
-    assert lag_limit_ms(slo) == pytest.approx(limit)
+    assert max_lag_ms(slo) == pytest.approx(limit)
 
 
 def test_a_good_run() -> None:
@@ -63,7 +63,7 @@ def test_a_good_run() -> None:
     lines = [second(1, planned=10, sent=10), second(2, planned=20, sent=19), end()]
     assert judged(lines) == []
     assert judged([{"t": 1, "worker": 0, "cpu": None}, end()]) == []
-    assert sent_late(np.array([]), 10.0) is None
+    assert send_lateness(np.array([]), 10.0) is None
 
 
 def test_late() -> None:
@@ -95,11 +95,11 @@ def test_late() -> None:
 def test_few_requests_prove_little(late: int, n: int, verdict: str) -> None:
     """Late when the interval of the share is above 1 %, from 5,000 on when the share is."""
     found = lags(late, n)
-    told = {"late": judged([end()], found), "doubt": doubts(None, found)}
+    told = {"late": judged([end()], found), "doubt": lateness_doubts(None, found)}
     assert [name for name, words in told.items() if words] == ([verdict] * (verdict != "clean"))
     for doubt in told["doubt"]:
         assert doubt.startswith("the generator may have sent late: P99 12.3 ms")
-        assert doubt.endswith("too few to tell, run longer")
+        assert doubt.endswith("too few to decide, run longer")
 
 
 @pytest.mark.parametrize(("busy", "found"), [(5, 0), (6, 1)])
@@ -119,7 +119,7 @@ def test_woke_late(late: int, n: int, found: int) -> None:
     made = HdrHistogram(LOWEST, HIGHEST, DIGITS)
     made.record_value(100, n - late)
     made.record_value(12_000, late)
-    problem = judged([second(1) | {"woke": encode(made)}, second(2), end()])
+    problem = judged([second(1) | {"woke": encode_histogram(made)}, second(2), end()])
     assert len(problem) == found
     assert all("P99 12 ms, more than 10 ms" in text for text in problem)
 
@@ -135,25 +135,25 @@ def test_interrupted_runs_are_judged_until_then() -> None:
     """What became due while the last answers were awaited was not to be sent any more."""
     lines = [second(1, planned=10, sent=10), *(second(t, planned=10 * t, sent=10) for t in (2, 9))]
     assert judged([*lines, end(reason="interrupted", unsent=80)]) == []
-    assert Progress.of([*lines, end(reason="interrupted", unsent=80)]).unsent == 80
+    assert GeneratorProgress.from_lines([*lines, end(reason="interrupted", unsent=80)]).unsent == 80
     assert len(judged([*lines, end()])) == 1
 
 
 def test_lost_workers() -> None:
     """One that ended without a last line, one that never said a word."""
-    progress = Progress.of([second(1, 0), second(1, 1), end(0)], expected=3)
+    progress = GeneratorProgress.from_lines([second(1, 0), second(1, 1), end(0)], expected=3)
     assert progress.reason == "worker lost"
-    assert progress.lost == [1, 2]
-    found = problems(progress, None, None)
+    assert progress.lost_workers == [1, 2]
+    found = validity_problems(progress, None, None)
     assert found[0].startswith("worker 1 was lost")
     assert "generator-2.log" in found[1]
 
 
 def test_what_ended_the_run() -> None:
     """The worst of what the workers say."""
-    assert Progress.of([end(0), end(1, "server gone"), end(2, "interrupted")]).reason == (
-        "server gone"
-    )
-    assert Progress.of([end(0), end(1, "interrupted")]).reason == "interrupted"
-    assert Progress.of([end(0, "something new")]).reason == "something new"
-    assert Progress.of([], 1).reason == "worker lost"
+    assert GeneratorProgress.from_lines(
+        [end(0), end(1, "server gone"), end(2, "interrupted")]
+    ).reason == ("server gone")
+    assert GeneratorProgress.from_lines([end(0), end(1, "interrupted")]).reason == "interrupted"
+    assert GeneratorProgress.from_lines([end(0, "something new")]).reason == "something new"
+    assert GeneratorProgress.from_lines([], 1).reason == "worker lost"

@@ -19,45 +19,45 @@ from tests.examples import examples
 from tests.fakes.task_server import BAD, TaskServer, task_server
 from tests.json_page import as_documented
 from tests.unit.conftest import Cli, Sandbox
-from tests.unit.releasing import released_once, releases, uncompiled
-from tests.unit.test_reloading import embedded_server
+from tests.unit.releases.releasing import released_once, releases, uncompiled
+from tests.unit.runtimes.test_reloading import embedded_server
 from tritonctl.errors import RepositoryError, UsageError
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
-from tritonctl.releases.store import Stored
-from tritonctl.repository.publish import Rendered
-from tritonctl.rollout import sides
-from tritonctl.rollout.asking import Question, questions
-from tritonctl.rollout.compare import Asked, Comparison, compared
+from tritonctl.releases.store import StoredRelease
+from tritonctl.repository.publish import RenderedRepository
+from tritonctl.rollout import comparison_targets as sides
+from tritonctl.rollout.compare import ComparedQuestion, VersionComparison, compare_answers
 from tritonctl.rollout.comparison_page import comparison_page
 from tritonctl.rollout.differences import (
     Answer,
-    Labels,
-    Order,
-    Text,
-    Vector,
+    LabelsAnswer,
+    ScoresAnswer,
+    TextAnswer,
+    VectorAnswer,
     cosine,
-    disorder,
     distance,
     distances,
     first_divergence,
+    kendall_distance,
     log_prob_difference,
-    recall,
+    neighbour_recall,
 )
-from tritonctl.server import groups
-from tritonctl.server.embedded import lifecycle as embedded
-from tritonctl.server.groups import Slot
-from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
+from tritonctl.rollout.replay_prompts import ReplayPrompt, read_prompts
+from tritonctl.runtimes import slot_servers
+from tritonctl.runtimes.embedded import lifecycle as embedded
+from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles, write_state
+from tritonctl.runtimes.slot_servers import Slot
 
 __all__ = ["released_once", "releases", "uncompiled"]  # fixtures
 
 WORDS = ["<b>one</b>", "two", "three"]
 
 
-def text(*tokens: int, log_probs: tuple[float, ...] = ()) -> Text:
+def text(*tokens: int, log_probs: tuple[float, ...] = ()) -> TextAnswer:
     """An answer of these tokens."""
-    return Text(" ".join(WORDS[token % 3] for token in tokens), tokens, log_probs)
+    return TextAnswer(" ".join(WORDS[token % 3] for token in tokens), tokens, log_probs)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,9 @@ def text(*tokens: int, log_probs: tuple[float, ...] = ()) -> Text:
         (text(), text(7), 0),
     ],
 )
-def test_the_first_token_that_differs(one: Text, other: Text, place: int | None) -> None:
+def test_the_first_token_that_differs(
+    one: TextAnswer, other: TextAnswer, place: int | None
+) -> None:
     """From either side; where one text ends before the other, that is it."""
     assert first_divergence(one, other) == first_divergence(other, one) == place
     assert distance(one, other) == float(place is not None)
@@ -77,11 +79,11 @@ def test_the_first_token_that_differs(one: Text, other: Text, place: int | None)
 
 def test_equal_ids_may_be_another_text() -> None:
     """That of a wrong detokenizer; where one version tells no ids, texts are all there is."""
-    right, wrong = Text("nine hundred", (4, 5)), Text("NINE HUNDRED", (4, 5))
+    right, wrong = TextAnswer("nine hundred", (4, 5)), TextAnswer("NINE HUNDRED", (4, 5))
     assert distance(right, wrong) == 1
-    assert distance(right, Text("nine hundred", ())) == 0
-    assert distance(right, Text("nine hundred", (4, 6))) == 1
-    assert distance(Text("nine", ()), Text("ten", (4,))) == 1
+    assert distance(right, TextAnswer("nine hundred", ())) == 0
+    assert distance(right, TextAnswer("nine hundred", (4, 6))) == 1
+    assert distance(TextAnswer("nine", ()), TextAnswer("ten", (4,))) == 1
 
 
 def test_log_probs_of_the_common_beginning() -> None:
@@ -94,11 +96,13 @@ def test_log_probs_of_the_common_beginning() -> None:
 
 def test_vectors() -> None:
     """Their angle counts, not their length; what cannot be compared is as far as can be."""
-    one = Vector((1.0, 0.0))
-    assert distance(one, Vector((5.0, 0.0))) == 0
-    assert distance(one, Vector((math.cos(0.1), math.sin(0.1)))) == pytest.approx(0.2235, abs=1e-3)
-    assert distance(one, Vector((0.0, 1.0))) == 1
-    assert cosine(one, Vector((0.0, 0.0))) == cosine(one, Vector((1.0,))) == 0
+    one = VectorAnswer((1.0, 0.0))
+    assert distance(one, VectorAnswer((5.0, 0.0))) == 0
+    assert distance(one, VectorAnswer((math.cos(0.1), math.sin(0.1)))) == pytest.approx(
+        0.2235, abs=1e-3
+    )
+    assert distance(one, VectorAnswer((0.0, 1.0))) == 1
+    assert cosine(one, VectorAnswer((0.0, 0.0))) == cosine(one, VectorAnswer((1.0,))) == 0
 
 
 @pytest.mark.parametrize(
@@ -114,19 +118,19 @@ def test_vectors() -> None:
 )
 def test_orders(one: tuple[float, ...], other: tuple[float, ...], share: float) -> None:
     """Kendall's distance."""
-    assert disorder(one, other) == pytest.approx(share)
-    assert distance(Order(one), Order(other)) == pytest.approx(share)
+    assert kendall_distance(one, other) == pytest.approx(share)
+    assert distance(ScoresAnswer(one), ScoresAnswer(other)) == pytest.approx(share)
 
 
 def test_labels() -> None:
     """The best label decides; another kind of answer is another answer."""
-    assert distance(Labels(("a", "b"), (0.6, 0.4)), Labels(("a", "b"), (0.9, 0.1))) == 0
-    assert distance(Labels(("a", "b"), (0.6, 0.4)), Labels(("b", "a"), (0.6, 0.4))) == 1
-    assert distance(Labels(("a",), (1.0,)), Order((1.0,))) == 1
+    assert distance(LabelsAnswer(("a", "b"), (0.6, 0.4)), LabelsAnswer(("a", "b"), (0.9, 0.1))) == 0
+    assert distance(LabelsAnswer(("a", "b"), (0.6, 0.4)), LabelsAnswer(("b", "a"), (0.6, 0.4))) == 1
+    assert distance(LabelsAnswer(("a",), (1.0,)), ScoresAnswer((1.0,))) == 1
 
 
-angles = st.floats(0, 6.3).map(lambda angle: Vector((math.cos(angle), math.sin(angle))))
-orders = st.permutations(range(4)).map(lambda order: Order(tuple(map(float, order))))
+angles = st.floats(0, 6.3).map(lambda angle: VectorAnswer((math.cos(angle), math.sin(angle))))
+orders = st.permutations(range(4)).map(lambda order: ScoresAnswer(tuple(map(float, order))))
 texts = st.lists(st.integers(0, 1), max_size=3).map(lambda tokens: text(*tokens))
 
 
@@ -144,20 +148,20 @@ def test_every_distance_is_a_metric(answers: tuple[Answer, Answer, Answer]) -> N
 def test_recall_of_neighbours() -> None:
     """The same neighbours, or those of a version that turned everything round."""
     draw = random.Random(1)  # noqa: S311 - a seeded experiment
-    vectors = [Vector(tuple(draw.gauss(0, 1) for _ in range(8))) for _ in range(30)]
+    vectors = [VectorAnswer(tuple(draw.gauss(0, 1) for _ in range(8))) for _ in range(30)]
     shuffled = vectors[15:] + vectors[:15]
-    assert recall(vectors, vectors, 10) == 1
-    found = recall(vectors, shuffled, 10)
+    assert neighbour_recall(vectors, vectors, 10) == 1
+    found = neighbour_recall(vectors, shuffled, 10)
     assert found is not None
     assert 0.2 < found < 0.5
-    assert recall(vectors[:2], vectors[:2], 10) is None
+    assert neighbour_recall(vectors[:2], vectors[:2], 10) is None
 
 
-def asked(different: int, noisy: int = 0, whole: int = 60) -> list[Asked]:
+def asked(different: int, noisy: int = 0, whole: int = 60) -> list[ComparedQuestion]:
     """So many questions of which B answers some otherwise, and A others in two ways."""
     same, other = text(1, 2, 3), text(1, 0)
     return [
-        Asked(
+        ComparedQuestion(
             f"prompt {number} <script>",
             same,
             other if whole - noisy <= number else same,
@@ -167,10 +171,12 @@ def asked(different: int, noisy: int = 0, whole: int = 60) -> list[Asked]:
     ]
 
 
-def comparison(different: int, noisy: int = 0, *, shown: bool = False) -> Comparison:
+def comparison(different: int, noisy: int = 0, *, shown: bool = False) -> VersionComparison:
     """Of these."""
     names = "127.0.0.1:8001", "127.0.0.1:8101"
-    return compared(asked(different, noisy), names, ("speller", "text_generation"), shown=shown)
+    return compare_answers(
+        asked(different, noisy), names, ("speller", "text_generation"), show_texts=shown
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,18 +199,18 @@ def test_verdicts(different: int, noisy: int, verdict: str) -> None:
 def test_what_is_tolerated() -> None:
     """An engine in another precision may differ in every fourth answer, if so agreed."""
     names, served = ("a", "b"), ("speller", "text_generation")
-    assert not compared(asked(15), names, served, tolerated=0.25).differs
-    assert compared(asked(45), names, served, tolerated=0.25).differs
+    assert not compare_answers(asked(15), names, served, tolerated=0.25).differs
+    assert compare_answers(asked(45), names, served, tolerated=0.25).differs
 
 
 def test_prompts_are_left_out() -> None:
     """Unless they are asked for: of the record and of the page."""
     hidden, shown = comparison(15), comparison(15, shown=True)
     assert "prompt 3" not in json.dumps(hidden.as_record())
-    assert "prompt 3" not in comparison_page([hidden], title="t", shown=False)
+    assert "prompt 3" not in comparison_page([hidden], title="t", show_texts=False)
     assert hidden.examples[0].note == "token 2; 3 and 2 tokens"
     assert shown.examples[3].prompt == "prompt 3 <script>"
-    page = comparison_page([shown], title="t", shown=True)
+    page = comparison_page([shown], title="t", show_texts=True)
     assert "prompt 3 &lt;script&gt;" in page
     assert "<script" not in page
     assert "different beyond noise" in page
@@ -215,8 +221,8 @@ def test_a_question_on_each_line(tmp_path: Path) -> None:
     plain, objects = tmp_path / "asked.txt", tmp_path / "asked.jsonl"
     plain.write_bytes(b"one\r\n\ntwo")
     objects.write_text('{"query": "q", "documents": ["a", "b"]}\n', encoding="utf-8")
-    assert questions(plain, "embedding") == [Question("one"), Question("two")]
-    assert questions(objects, "rerank") == [Question("q", ("a", "b"))]
+    assert read_prompts(plain, "embedding") == [ReplayPrompt("one"), ReplayPrompt("two")]
+    assert read_prompts(objects, "rerank") == [ReplayPrompt("q", ("a", "b"))]
 
 
 @pytest.mark.parametrize(
@@ -224,10 +230,10 @@ def test_a_question_on_each_line(tmp_path: Path) -> None:
     [
         ("a.txt", b"", "embedding", "has 0 lines, expected 1 to 10000"),
         ("a.txt", b"x\n" * 10_001, "embedding", "has 10001 lines"),
-        ("a.txt", b"x\n\xff", "embedding", "a.txt:2: no UTF-8"),
-        ("a.txt", b"x", "rerank", "a.txt:1: a rerank has a query and documents"),
-        ("a.jsonl", b"{", "embedding", "a.jsonl:1: no JSON"),
-        ("a.jsonl", b"[" * 100_000, "embedding", "a.jsonl:1: no JSON"),
+        ("a.txt", b"x\n\xff", "embedding", "a.txt:2: not UTF-8"),
+        ("a.txt", b"x", "rerank", "a.txt:1: a rerank needs a query and documents"),
+        ("a.jsonl", b"{", "embedding", "a.jsonl:1: invalid JSON"),
+        ("a.jsonl", b"[" * 100_000, "embedding", "a.jsonl:1: invalid JSON"),
         ("a.jsonl", b"[]", "embedding", "expected an object with text_input or text"),
         ("a.jsonl", b'{"query": "q"}', "rerank", "expected an object with query and documents"),
         ("a.jsonl", b'{"query": "q", "documents": [1]}', "rerank", "query and documents"),
@@ -239,14 +245,14 @@ def test_files_that_ask_nothing(
     """Told with the line."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError) as refused:
-        questions(tmp_path / name, task)
+        read_prompts(tmp_path / name, task)
     assert said in refused.value.problem
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """Told with its name."""
     with pytest.raises(UsageError, match="cannot be read"):
-        questions(tmp_path / "none.txt", "embedding")
+        read_prompts(tmp_path / "none.txt", "embedding")
 
 
 @pytest.fixture
@@ -312,32 +318,32 @@ def test_a_release_that_is_served(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its number: the server that has it is asked, whichever slot it is in."""
-    stored = Stored(tmp_path / "3-0d5f2a7c91be", None)
+    stored = StoredRelease(tmp_path / "3-0d5f2a7c91be", None)
     there = SimpleNamespace(release=stored.name, endpoint=Endpoint("host:1"))
     monkeypatch.setattr(sides, "stored_releases", lambda _: [stored])
     found: dict[Slot, SimpleNamespace | None] = {Slot.A: None, Slot.B: there}
-    monkeypatch.setattr(groups, "group", lambda _, slot: found[slot])
+    monkeypatch.setattr(slot_servers, "server_in_slot", lambda _, slot: found[slot])
     project = sandbox.load()
-    with sides.release_served(project, "3", Silent()) as endpoint:
+    with sides.release_endpoint(project, "3", Silent()) as endpoint:
         assert endpoint.url == "host:1"
     found[Slot.B] = SimpleNamespace(release="4-000000000000", endpoint=None)
     with (
         pytest.raises(RepositoryError),  # to be served by itself, and damaged
-        sides.release_served(project, "3", Silent()),
+        sides.release_endpoint(project, "3", Silent()),
     ):
         raise AssertionError("it is served")
 
 
 def test_a_release_that_is_not_served(
-    built: Sandbox, releases: list[Stored], monkeypatch: pytest.MonkeyPatch
+    built: Sandbox, releases: list[StoredRelease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a server of its own, on free ports, which ends with the block; nothing is left."""
-    started: list[tuple[Project, Rendered, ServerFiles]] = []
+    started: list[tuple[Project, RenderedRepository, ServerFiles]] = []
     ended: list[ServerFiles] = []
     state = embedded_server(os.getpid(), 1, (1, 2, 3), [])
 
     def start(
-        project: Project, rendered: Rendered, _: str, files: ServerFiles, __: Progress
+        project: Project, rendered: RenderedRepository, _: str, files: ServerFiles, __: Progress
     ) -> EmbeddedServer:
         started.append((project, rendered, files))
         write_state(files, state)
@@ -348,7 +354,7 @@ def test_a_release_that_is_not_served(
     project = built.load()
     left = ServerFiles(project.state / "beside-999999999-0a0a0a0a")  # by one that was killed
     write_state(left, state)
-    with sides.release_served(project, "1", Silent()) as endpoint:
+    with sides.release_endpoint(project, "1", Silent()) as endpoint:
         assert endpoint == state.endpoint
         served, rendered, files = started[0]
         assert (served.gateway, served.frontend, served.server.grpc_port) == (None, None, 0)
@@ -368,11 +374,11 @@ def test_questions_of_a_recording(tmp_path: Path) -> None:
         {"text_input": "four"},
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    found = questions(file, "text_generation", "speller")
+    found = read_prompts(file, "text_generation", "speller")
     assert [one.text for one in found] == ["one", "four"]
     file.write_text(json.dumps(lines[1]), encoding="utf-8")
-    with pytest.raises(UsageError, match="has no questions to speller"):
-        questions(file, "text_generation", "speller")
+    with pytest.raises(UsageError, match="has no prompts for speller"):
+        read_prompts(file, "text_generation", "speller")
 
 
 def test_what_is_refused(
@@ -385,6 +391,6 @@ def test_what_is_refused(
     release = cli("rollout", "compare", a, "7", "--prompts", file, "--model", "encoder")
     assert (release.returncode, "no release `7`" in release.stderr) == (2, True)
     plain = cli("rollout", "compare", a, b, "--prompts", file, "--model", "plain")
-    assert (plain.returncode, "answers of tensors are not compared" in plain.stderr) == (2, True)
+    assert (plain.returncode, "answers of tensors cannot be compared" in plain.stderr) == (2, True)
     unknown = cli("rollout", "compare", a, b, "--prompts", file, "--model", "none")
     assert unknown.returncode == 2

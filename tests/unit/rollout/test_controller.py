@@ -10,9 +10,9 @@ import pytest
 from tests.fakes.rollout_world import LOADED, STARTED, Killed, Rollouts, Service, no_room
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.rollout import evidence
-from tritonctl.rollout.asks import Ask, place, waiting
 from tritonctl.rollout.controller import Controller
-from tritonctl.rollout.journal import Journal, Phase, controlling
+from tritonctl.rollout.journal import Journal, RolloutPhase, open_journal
+from tritonctl.rollout.operator_commands import OperatorCommand, pending_commands, submit_command
 
 GOOD = ["move 5", "move 50", "move 100", "stable b", "stop a"]
 BAD = ["move 5", "roll back", "stop b at once"]
@@ -23,7 +23,7 @@ def test_a_good_candidate(tmp_path: Path) -> None:
     made = Rollouts(tmp_path, Service())
     state = made.run()
     assert made.service.acts == GOOD
-    assert (state.phase, state.moved, state.closed) == (Phase.PROMOTED, True, True)
+    assert (state.phase, state.moved, state.closed) == (RolloutPhase.PROMOTED, True, True)
     assert made.events() == [
         "started", "loaded", *["step", "moved"] * 3, "promoted", "moved", "closed",
     ]  # fmt: skip
@@ -36,11 +36,11 @@ def test_a_bad_candidate(tmp_path: Path) -> None:
     state = made.run()
     assert made.service.acts == BAD
     assert (state.phase, state.closed, state.reason) == (
-        Phase.ROLLED_BACK,
+        RolloutPhase.ROLLED_BACK,
         True,
         "its requests fail more often than stable's",
     )
-    assert state.end["figures"]["candidate"]["failures"] == made.service.exposed
+    assert state.outcome["figures"]["candidate"]["failures"] == made.service.exposed
     assert made.service.now < 30
 
 
@@ -52,7 +52,7 @@ def test_a_candidate_that_is_not_heard_of(tmp_path: Path) -> None:
     service.silent.add("b")
     before = service.now
     state = made.run()
-    assert state.phase is Phase.ROLLED_BACK
+    assert state.phase is RolloutPhase.ROLLED_BACK
     assert "no metrics of candidate" in state.reason
     assert service.now - before < 30
 
@@ -90,7 +90,7 @@ def test_a_rollback_that_was_decided_and_not_done(tmp_path: Path) -> None:
     made = Rollouts(tmp_path, service)
     made.run(each=dies_instead)
     state = made.run(3)
-    assert state.phase is Phase.ROLLED_BACK
+    assert state.phase is RolloutPhase.ROLLED_BACK
 
 
 def dies_instead(controller: Controller) -> None:
@@ -109,13 +109,16 @@ def test_users_that_were_taken_back(tmp_path: Path) -> None:
     assert made.service.routes == 50
     made.service.roll_back()
     state = made.run()
-    assert (state.phase, state.reason) == (Phase.ROLLED_BACK, "its users were taken back")
+    assert (state.phase, state.reason) == (
+        RolloutPhase.ROLLED_BACK,
+        "another process took its users back",
+    )
     assert "stop b" in made.service.acts
 
 
 def test_interrupted_while_loading(tmp_path: Path) -> None:
     """Nobody was moved: what was loaded is unloaded."""
-    with controlling(tmp_path, 1) as (journal, _):
+    with open_journal(tmp_path, 1) as (journal, _):
         journal.add(STARTED)
     made = Rollouts.__new__(Rollouts)
     made.rollouts, made.folder, made.service, made.abouts = tmp_path, tmp_path / "1", Service(), []
@@ -128,8 +131,8 @@ def test_interrupted_while_loading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("service", "told"),
     [
-        ({"rate": 0}, "no request has come to the gateway: nobody is moved"),
-        ({"with_user": False}, "requests have come to the gateway, and none has the header x-user"),
+        ({"rate": 0}, "the gateway has had no request: no user is moved"),
+        ({"with_user": False}, "requests, none with the header x-user"),
     ],
 )
 def test_nobody_to_move(tmp_path: Path, service: dict[str, int], told: str) -> None:
@@ -147,46 +150,46 @@ def test_pause_and_resume(tmp_path: Path) -> None:
     """A paused rollout takes no step, and takes users back all the same."""
     made = Rollouts(tmp_path, Service())
     made.run(3)
-    place(made.folder, Ask.PAUSE)
-    assert made.run(100).phase is Phase.HOLDING
+    submit_command(made.folder, OperatorCommand.PAUSE)
+    assert made.run(100).phase is RolloutPhase.HOLDING
     assert made.service.acts == ["move 5"]
-    assert waiting(made.folder) == []
-    place(made.folder, Ask.RESUME)
+    assert pending_commands(made.folder) == []
+    submit_command(made.folder, OperatorCommand.RESUME)
     assert made.run(3).step == 1
-    place(made.folder, Ask.PAUSE)
+    submit_command(made.folder, OperatorCommand.PAUSE)
     made.run(2)
     made.service.bad = True
-    assert made.run(30).phase is Phase.ROLLED_BACK
+    assert made.run(30).phase is RolloutPhase.ROLLED_BACK
 
 
 def test_promoted_by_hand_and_taken_back(tmp_path: Path) -> None:
     """All users now; while the old version is warm, an abort leads back to it."""
     made = Rollouts(tmp_path, Service())
     made.run(3)
-    place(made.folder, Ask.PROMOTE)
-    assert made.run(2).phase is Phase.PROMOTED
+    submit_command(made.folder, OperatorCommand.PROMOTE)
+    assert made.run(2).phase is RolloutPhase.PROMOTED
     assert made.service.stable == "b"
-    place(made.folder, Ask.ABORT)
+    submit_command(made.folder, OperatorCommand.ABORT)
     state = made.run()
-    assert (state.phase, state.reason, state.closed) == (Phase.ROLLED_BACK, "by hand", True)
+    assert (state.phase, state.reason, state.closed) == (RolloutPhase.ROLLED_BACK, "by hand", True)
     assert made.service.acts == ["move 5", "stable b", "stable a", "stop b"]
 
 
 @pytest.mark.parametrize(
     ("ask", "acts"),
     [
-        (Ask.ABORT, ["move 5", "roll back"]),
-        (Ask.ABORT_AT_ONCE, ["move 5", "roll back", "stop b at once"]),
+        (OperatorCommand.ABORT, ["move 5", "roll back"]),
+        (OperatorCommand.ABORT_AT_ONCE, ["move 5", "roll back", "stop b at once"]),
     ],
 )
-def test_aborted(tmp_path: Path, ask: Ask, acts: list[str]) -> None:
+def test_aborted(tmp_path: Path, ask: OperatorCommand, acts: list[str]) -> None:
     """The candidate stays warm and ends its streams, unless it is to be cut."""
     made = Rollouts(tmp_path, Service())
     made.run(3)
-    place(made.folder, ask)
+    submit_command(made.folder, ask)
     made.run(3)
     assert made.service.acts == acts
-    place(made.folder, Ask.CLOSE)
+    submit_command(made.folder, OperatorCommand.CLOSE)
     assert made.run(2).closed
     assert "b" not in made.service.loaded
 
@@ -232,8 +235,8 @@ def test_no_rollout(tmp_path: Path) -> None:
     """An empty journal is none."""
     made = Rollouts(tmp_path, Service())
     with (
-        controlling(tmp_path, 2) as (journal, entries),
-        pytest.raises(ConfigurationError, match="no rollout that can go on"),
+        open_journal(tmp_path, 2) as (journal, entries),
+        pytest.raises(ConfigurationError, match="no rollout to continue"),
     ):
         Controller(journal, entries, tmp_path / "2", made.world())
-    assert LOADED.about["times"] == []
+    assert LOADED.details["times"] == []

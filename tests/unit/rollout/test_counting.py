@@ -12,14 +12,14 @@ import pytest
 
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.rollout.counting import Counting
-from tritonctl.rollout.metrics import Counters, Distances, moment
-from tritonctl.rollout.scraping import MetricsScraper, Version, clusters_of
-from tritonctl.server.slots import Slot
-from tritonctl.server.top.counters import Reading
-from tritonctl.server.top.figures import Layout
+from tritonctl.releases.slots import Slot
+from tritonctl.rollout.counting import CounterTracker
+from tritonctl.rollout.metrics import Counters, Distances, interval_between
+from tritonctl.rollout.scraping import MetricsScraper, ScrapeTarget, envoy_cluster_names
+from tritonctl.top.counters import Reading
+from tritonctl.top.figures import ModelLayout
 
-LAYOUT = Layout(steps={"speller": ("speller_tokenizer", "speller_engine")})
+LAYOUT = ModelLayout(steps={"speller": ("speller_tokenizer", "speller_engine")})
 TTFT = "tritonctl_time_to_first_token_seconds_bucket"
 TTFT_COUNT = "tritonctl_time_to_first_token_seconds_count"
 
@@ -48,7 +48,7 @@ def text(
     return "".join(f"{line}\n" for line in lines)
 
 
-def counted(counting: Counting, published: str) -> Counters:
+def counted(counting: CounterTracker, published: str) -> Counters:
     """Of one scrape."""
     return counting.counters(Reading.of(Metrics.parse(published), 1.0, rss_bytes=7))
 
@@ -57,7 +57,7 @@ def test_an_ensemble() -> None:
     """Errors count once, as do users who leave; times are those of the engine, bucket by bucket."""
     buckets = {"0.1": 4, "0.25": 9, "+Inf": 10}
     found = counted(
-        Counting(LAYOUT), text(success=10, failed=5, errors=2, cancelled=1, buckets=buckets)
+        CounterTracker(LAYOUT), text(success=10, failed=5, errors=2, cancelled=1, buckets=buckets)
     )
     assert (found.requests, found.failures, found.memory_bytes) == (13, 3, 7)
     assert found.times["ttft"].bounds == (0.1, 0.25)
@@ -66,7 +66,7 @@ def test_an_ensemble() -> None:
 
 def test_time_between_tokens() -> None:
     """Its sum, of which tokens a second come; None where no server has one, and it never falls."""
-    counting = Counting(LAYOUT)
+    counting = CounterTracker(LAYOUT)
     assert counted(counting, text()).token_seconds is None
     series = 'tritonctl_inter_token_latency_seconds_sum{model="speller_engine"} '
     assert counted(counting, f"{text()}{series}3.5\n").token_seconds == 3.5
@@ -75,7 +75,7 @@ def test_time_between_tokens() -> None:
 
 def test_requests_that_stand_still() -> None:
     """As the engine counts them, and None where none does; what was counted stays counted."""
-    counting = Counting(LAYOUT)
+    counting = CounterTracker(LAYOUT)
     assert counted(counting, text()).stalled is None
     series = 'tritonctl_stalled_requests_total{model="speller_engine"} '
     assert counted(counting, f"{text()}{series}3\n").stalled == 3
@@ -84,7 +84,7 @@ def test_requests_that_stand_still() -> None:
 
 def test_counts_never_fall() -> None:
     """But for a restart, after which they begin anew, as the judge must see."""
-    counting = Counting(LAYOUT)
+    counting = CounterTracker(LAYOUT)
     first = counted(counting, text(failed=4, errors=2, buckets={"0.1": 3, "+Inf": 4}))
     # The engine has counted a third error, the ensemble's two of it are on their way.
     later = counted(counting, text(failed=4, errors=1, buckets={"0.1": 2, "+Inf": 4}))
@@ -96,7 +96,7 @@ def test_counts_never_fall() -> None:
 
 def test_a_page_from_between_two_buckets() -> None:
     """Only the larger buckets are new: nobody waited that long, so no time is counted."""
-    counting = Counting(LAYOUT)
+    counting = CounterTracker(LAYOUT)
     before = {"0.1": 3, "0.2": 8, "5.0": 10, "+Inf": 10}
     first = counted(counting, text(10, buckets=before, count=10))
     between = counted(
@@ -112,7 +112,7 @@ def test_a_page_from_between_two_buckets() -> None:
 def test_the_first_page_is_from_between_two_buckets() -> None:
     """Of times that are not known, but for those that were there already."""
     buckets = {"0.1": 3, "0.2": 8, "5.0": 30, "+Inf": 30}
-    found = counted(Counting(LAYOUT), text(30, buckets=buckets, count=10))
+    found = counted(CounterTracker(LAYOUT), text(30, buckets=buckets, count=10))
     assert found.times["ttft"].counts == (3, 5, 2, 0)
 
 
@@ -127,7 +127,7 @@ def test_seconds_of_tokens_from_between() -> None:
             for part, more, value in [*series, ("count", "", count), ("sum", "", seconds)]
         )
 
-    counting = Counting(LAYOUT)
+    counting = CounterTracker(LAYOUT)
     first = counted(counting, page(1.0, 90, 100, 100))
     between = counted(counting, page(9.0, 90, 200, 100))
     assert (between.times, between.token_seconds) == (first.times, 1.0)
@@ -137,7 +137,7 @@ def test_seconds_of_tokens_from_between() -> None:
 def test_a_model_without_steps() -> None:
     """A task without tokens has no times of its own."""
     published = 'nv_inference_request_success{model="encoder"} 3\n'
-    found = counted(Counting(Layout()), published)
+    found = counted(CounterTracker(ModelLayout()), published)
     assert (found.requests, found.failures, found.times) == (3, 0, {})
 
 
@@ -146,7 +146,7 @@ class Shadow:
 
     offset = 0
 
-    def news(self) -> list[Distances]:
+    def new_distances(self) -> list[Distances]:
         """Those since the last call."""
         self.offset += 2
         return [Distances(0, 1)] * 2
@@ -189,14 +189,14 @@ def test_a_look() -> None:
     """Both versions, what was sent to the candidate, and who has come."""
     published = {"a": text(90), "b": text(7), "envoy": gateway(users=30, others=70)}
     scraper = MetricsScraper(
-        Version(["a"], LAYOUT),
-        Version(["b"], LAYOUT),
+        ScrapeTarget(["a"], LAYOUT),
+        ScrapeTarget(["b"], LAYOUT),
         lambda: "envoy",
-        clusters_of(Slot.B),
+        envoy_cluster_names(Slot.B),
         Shadow(),
         scrape=lambda url, _: Metrics.parse(published[url.partition("?")[0]]),
     )
-    seen = scraper.look(3.0)
+    seen = scraper.observe(3.0)
     assert seen.scrape.stable is not None
     assert seen.scrape.candidate is not None
     assert (seen.scrape.stable.requests, seen.scrape.candidate.requests) == (90, 7)
@@ -205,12 +205,12 @@ def test_a_look() -> None:
     assert seen.scrape.stable.times["response"].counts == (0, 5)
     assert seen.gateway is not None
     assert (seen.gateway.requests, seen.gateway.with_user) == (100, 30)
-    assert scraper.about()["shadowed"] == 2
+    assert scraper.saved_state()["shadowed"] == 2
     assert seen.scrape.stable_ready is True
     published["envoy"] = gateway(users=30, others=70, ready=0)
-    assert scraper.look(4.0).scrape.stable_ready is False
+    assert scraper.observe(4.0).scrape.stable_ready is False
     published["envoy"] = ""
-    assert scraper.look(5.0).scrape.stable_ready is None
+    assert scraper.observe(5.0).scrape.stable_ready is None
 
 
 def test_another_process_goes_on_counting() -> None:
@@ -220,46 +220,46 @@ def test_another_process_goes_on_counting() -> None:
 
     def scraper(kept: Mapping[str, Any]) -> MetricsScraper:
         return MetricsScraper(
-            Version(["a"], LAYOUT),
-            Version(["b"], LAYOUT),
+            ScrapeTarget(["a"], LAYOUT),
+            ScrapeTarget(["b"], LAYOUT),
             lambda: "envoy",
             scrape=lambda url, _: Metrics.parse(published[url.partition("?")[0]]),
-            kept=kept,
+            saved=kept,
         )
 
     first = scraper({})
-    before = first.look(1.0).scrape
-    kept = json.loads(json.dumps(first.about()))
+    before = first.observe(1.0).scrape
+    kept = json.loads(json.dumps(first.saved_state()))
     published["b"] = text(10, failed=4, errors=1, buckets=whole | {"0.2": 9})
     for about, fits in ((kept, True), ({}, False), (kept | {"counted": [{}, {}]}, False)):
-        found = scraper(about).look(2.0).scrape
+        found = scraper(about).observe(2.0).scrape
         assert found.candidate is not None
         assert before.candidate is not None
-        assert (moment(before.candidate, found.candidate) is not None) == fits
+        assert (interval_between(before.candidate, found.candidate) is not None) == fits
     published["b"] = text(9, buckets=whole)
-    restarted = scraper(kept).look(2.0).scrape.candidate
+    restarted = scraper(kept).observe(2.0).scrape.candidate
     assert restarted is not None
     assert before.candidate is not None
-    assert moment(before.candidate, restarted) is None
+    assert interval_between(before.candidate, restarted) is None
 
 
 def test_several_servers_of_a_version() -> None:
     """Their counts added up; one of the candidate's that counts from 0 again is a restart."""
     counts = {"a1": 40, "a2": 50, "b1": 5, "b2": 7, "envoy": 0}
     scraper = MetricsScraper(
-        Version(["a1", "a2"], LAYOUT),
-        Version(["b1", "b2"], LAYOUT),
+        ScrapeTarget(["a1", "a2"], LAYOUT),
+        ScrapeTarget(["b1", "b2"], LAYOUT),
         lambda: "envoy",
         scrape=lambda url, _: Metrics.parse(text(counts[url.partition("?")[0]])),
     )
-    first = scraper.look(1.0).scrape
+    first = scraper.observe(1.0).scrape
     assert first.stable is not None
     assert first.candidate is not None
     assert (first.stable.requests, first.candidate.requests) == (90, 12)
     counts |= {"b1": 0, "b2": 90}
-    later = scraper.look(2.0).scrape
+    later = scraper.observe(2.0).scrape
     assert later.candidate is not None
-    assert moment(first.candidate, later.candidate) is None
+    assert interval_between(first.candidate, later.candidate) is None
 
 
 def test_memory_that_servers_tell() -> None:
@@ -272,14 +272,14 @@ def test_memory_that_servers_tell() -> None:
         "envoy": "",
     }
     scraper = MetricsScraper(
-        Version(["a1", "a2"], LAYOUT),
-        Version(["b"], LAYOUT),
+        ScrapeTarget(["a1", "a2"], LAYOUT),
+        ScrapeTarget(["b"], LAYOUT),
         lambda: "envoy",
         scrape=lambda url, _: Metrics.parse(pages[url.partition("?")[0]]),
     )
     for told, found in (("", None), (series.format("x", 9, 1.5e9), 1_500_000_000)):
         pages["b"] = text() + told
-        seen = scraper.look(1.0).scrape
+        seen = scraper.observe(1.0).scrape
         assert seen.stable is not None
         assert seen.candidate is not None
         assert (seen.stable.memory_bytes, seen.candidate.memory_bytes) == (302_000_000, found)
@@ -287,7 +287,7 @@ def test_memory_that_servers_tell() -> None:
 
 def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that refuses, one that hangs and is not asked again meanwhile, one that is not there."""
-    monkeypatch.setattr("tritonctl.rollout.scraping._SECONDS", 0.05)
+    monkeypatch.setattr("tritonctl.rollout.scraping._SCRAPE_SECONDS", 0.05)
     hangs, asked = threading.Event(), []
 
     def scrape(url: str, _: float) -> Metrics:
@@ -298,14 +298,14 @@ def test_what_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> Non
             raise ServerError("refused", remedy="start it")
         return Metrics.parse(text(3))
 
-    scraper = MetricsScraper(None, Version(["b"], LAYOUT), lambda: "envoy", scrape=scrape)
+    scraper = MetricsScraper(None, ScrapeTarget(["b"], LAYOUT), lambda: "envoy", scrape=scrape)
     for _ in range(2):
-        seen = scraper.look(0.0)
+        seen = scraper.observe(0.0)
         assert (seen.scrape.stable, seen.scrape.candidate, seen.gateway) == (None, None, None)
     hangs.set()
     assert asked.count("b") == 1
     for _ in range(100):
-        if scraper.look(1.0).scrape.candidate is not None:
+        if scraper.observe(1.0).scrape.candidate is not None:
             break
     else:
         raise AssertionError("never heard of again")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tritonctl.project.rollout import Rollout
-from tritonctl.rollout.evidence import keep, restore
+from tritonctl.rollout.evidence import restore, save
 from tritonctl.rollout.judge import Judge
 from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
 
@@ -60,9 +60,9 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
             scrape.at + shift, scrape.stable, scrape.candidate, scrape.sent, scrape.answers
         )
         second = often.observe(moved)
-        assert (first.standing, first.figures) == (second.standing, second.figures)
+        assert (first.status, first.figures) == (second.status, second.figures)
         if number % 5 == 0:
-            keep(tmp_path, often, moved.at, {"offset": number})
+            save(tmp_path, often, moved.at, {"offset": number})
             shift += 1000.0
             often = Judge(ROLLOUT, scrape.at + shift, times=times)
             assert restore(tmp_path, often, scrape.at + shift) == {"offset": number}
@@ -75,7 +75,7 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
 def test_other_tests_do_not_fit(tmp_path: Path) -> None:
     """Settings that have changed, or a damaged file: there is nothing to go on with."""
     judge = Judge(ROLLOUT, 0.0, times=("ttft",))
-    keep(tmp_path, judge, 0.0, {})
+    save(tmp_path, judge, 0.0, {})
     assert restore(tmp_path, Judge(ROLLOUT, 0.0), 0.0) is None
     assert restore(tmp_path, Judge(ROLLOUT, 0.0, times=("ttft",)), 0.0) == {}
     file = next(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tritonctl.project.rollout import Rollout
-from tritonctl.rollout.judge import RESPONSE, SHARES, TTFT, Decision, Judge, Standing
+from tritonctl.rollout.judge import RESPONSE, SHARES, TTFT, Decision, DecisionStatus, Judge
 from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
 
 BOUNDS = tuple(50 * 1.1**place for place in range(30))
@@ -91,9 +91,9 @@ def run(
     for second in range(seconds):
         scrape = Scrape(float(second), stable.second(draw), candidate.second(draw))
         decisions.append(judge.observe(change(second, scrape)))
-        if decisions[-1].standing is Standing.ROLLBACK:
+        if decisions[-1].status is DecisionStatus.ROLLBACK:
             break
-        if decisions[-1].standing is Standing.PROMOTE_STEP:
+        if decisions[-1].status is DecisionStatus.PROMOTE_STEP:
             step += 1
             if step == len(rollout.steps):
                 break
@@ -105,10 +105,13 @@ def run(
 def test_a_version_that_is_no_worse() -> None:
     """Each step lasts as long as it must, then the next; the figures say so."""
     decisions = run(Version(1))
-    promoted = [one for one in decisions if one.standing is Standing.PROMOTE_STEP]
+    promoted = [one for one in decisions if one.status is DecisionStatus.PROMOTE_STEP]
     assert [one.at for one in promoted] == [30, 60, 90]
-    assert decisions[0].standing is Standing.UNKNOWN
-    assert {one.standing for one in decisions[1:]} == {Standing.HEALTHY, Standing.PROMOTE_STEP}
+    assert decisions[0].status is DecisionStatus.INCONCLUSIVE
+    assert {one.status for one in decisions[1:]} == {
+        DecisionStatus.HEALTHY,
+        DecisionStatus.PROMOTE_STEP,
+    }
     figures = json.loads(json.dumps(promoted[-1].figures))
     assert (figures["step"], figures["limit"]) == (2, 100)
     assert figures["candidate"] == {"requests": 30 + 300 + 600, "failures": 0}
@@ -125,7 +128,7 @@ def test_a_version_that_is_no_worse() -> None:
 def test_faults_at_the_first_step(candidate: Version, reason: str, until: int) -> None:
     """One request a second of twenty: found within seconds, by what they break."""
     last = run(candidate)[-1]
-    assert last.standing is Standing.ROLLBACK
+    assert last.status is DecisionStatus.ROLLBACK
     assert last.reason.startswith(reason)
     assert last.at <= until
     assert last.figures["step"] in (0, 1)
@@ -138,11 +141,11 @@ def test_a_slower_release(slow_seconds: float, until: int) -> None:
     rollout = ROLLOUT.model_copy(update={"tolerated": tolerated})
     decisions = run(Version(1, ms=200), rollout=rollout)
     last = decisions[-1]
-    assert last.standing is Standing.ROLLBACK
+    assert last.status is DecisionStatus.ROLLBACK
     assert last.reason == "its first tokens take longer than stable's"
     assert slow_seconds < last.at <= until
     assert last.figures["step"] == 0
-    held = [one for one in decisions if one.standing is Standing.HOLD]
+    held = [one for one in decisions if one.status is DecisionStatus.HOLD]
     assert all("its first tokens take longer" in one.reason for one in held)
     assert len(held) > slow_seconds / 2
 
@@ -158,7 +161,7 @@ def test_a_slow_phase_of_a_sound_release() -> None:
         return scrape
 
     decisions = run(candidate, change=slow, rollout=rollout)
-    promoted = [one.at for one in decisions if one.standing is Standing.PROMOTE_STEP]
+    promoted = [one.at for one in decisions if one.status is DecisionStatus.PROMOTE_STEP]
     assert len(promoted) == 3
     assert 60 <= promoted[0] <= 120
 
@@ -167,26 +170,43 @@ def test_requests_that_stand_still() -> None:
     """One in two hundred, none of which has failed yet; of both it is nobody's fault."""
     rollout = ROLLOUT.model_copy(update={"hold_seconds": 60.0})
     last = run(Version(1, stalls=200), rollout=rollout)[-1]
-    assert last.standing is Standing.ROLLBACK
-    assert last.reason == "more of its requests stand still than stable's"
+    assert last.status is DecisionStatus.ROLLBACK
+    assert last.reason == "more of its requests stall than stable's"
     assert last.figures["candidate"]["failures"] == 0
     both = run(Version(1, stalls=200), Version(19, stalls=200), rollout=rollout)[-1]
-    assert both.standing is Standing.PROMOTE_STEP
+    assert both.status is DecisionStatus.PROMOTE_STEP
 
 
 @pytest.mark.parametrize("share", [3, 17, 60])
 def test_who_fails_asks_again(share: int) -> None:
     """All its requests fail and come again, so that it has most of them: found all the same."""
     last = run(Version(share, fails=1), Version(6))[-1]
-    assert last.standing is Standing.ROLLBACK
+    assert last.status is DecisionStatus.ROLLBACK
     assert last.at <= 20
+
+
+@pytest.mark.parametrize(("share", "status"), [(1.0, "HOLD"), (0.2, "HOLD"), (0.0, "PROMOTE_STEP")])
+def test_answers_without_tokens_are_not_healthy(share: float, status: str) -> None:
+    """They end without an error and have no times: no more users for such a release."""
+
+    def empty(_: int, scrape: Scrape) -> Scrape:
+        assert scrape.candidate is not None
+        histogram = scrape.candidate.times["ttft"]
+        counts = tuple(int(count * (1 - share)) for count in histogram.counts)
+        times = {"ttft": Histogram(BOUNDS, counts)} if share < 1 else {}
+        return replace(scrape, candidate=replace(scrape.candidate, times=times))
+
+    rollout = ROLLOUT.model_copy(update={"steps": [100]})
+    last = run(Version(5), seconds=60, change=empty, rollout=rollout)[-1]
+    assert last.status is DecisionStatus[status]
+    assert ("answers had no tokens" in last.reason) == (status == "HOLD")
 
 
 def test_no_step_on_top_of_failures() -> None:
     """Too few for a rollback, too many for more users."""
     rollout = ROLLOUT.model_copy(update={"hold_seconds": 3})
     last = run(Version(3, fails=4), Version(1), seconds=8, rollout=rollout)[-1]
-    assert (last.standing, last.figures["step"]) == (Standing.HOLD, 0)
+    assert (last.status, last.figures["step"]) == (DecisionStatus.HOLD, 0)
 
 
 def test_a_leak_of_four_megabytes_a_second() -> None:
@@ -205,7 +225,7 @@ def test_memory_that_fills_up(stables: float, found: bool) -> None:
     """A candidate may come to need what stable needs; beyond that it grows."""
     rollout = ROLLOUT.model_copy(update={"hold_seconds": 1000})
     last = run(Version(1, leak=3e6), Version(19, memory=stables), seconds=100, rollout=rollout)[-1]
-    assert (last.standing is Standing.ROLLBACK) is found
+    assert (last.status is DecisionStatus.ROLLBACK) is found
 
 
 def test_memory_that_is_not_known() -> None:
@@ -218,7 +238,7 @@ def test_memory_that_is_not_known() -> None:
         return replace(scrape, stable=replace(scrape.stable, memory_bytes=None))
 
     decisions = run(Version(1, leak=4e6), change=untold)
-    assert [one for one in decisions if one.standing is Standing.ROLLBACK] == []
+    assert [one for one in decisions if one.status is DecisionStatus.ROLLBACK] == []
     figures = Judge(ROLLOUT, 0.0, memory=False).observe(Scrape(1.0, None, None)).figures
     assert "memory" not in figures["evidence"]
     assert sum(figures["weights"].values()) == pytest.approx(1, abs=0.001)
@@ -235,7 +255,7 @@ def test_a_task_without_tokens() -> None:
             for each in (version.second(draw) for version in versions)
         )
         decision = judge.observe(Scrape(float(second), stable, candidate))
-        if decision.standing is Standing.ROLLBACK:
+        if decision.status is DecisionStatus.ROLLBACK:
             break
     assert decision.reason == "its answers take longer than stable's"
 
@@ -258,7 +278,7 @@ def test_fewer_tokens_a_second() -> None:
             times = {**found.times, "itl": itl}
             counters.append(replace(found, times=times, token_seconds=seconds[place]))
         decision = judge.observe(Scrape(float(second), counters[0], counters[1]))
-        if decision.standing is Standing.ROLLBACK:
+        if decision.status is DecisionStatus.ROLLBACK:
             break
     assert decision.reason == "it makes fewer tokens a second than stable"
 
@@ -273,18 +293,18 @@ def test_slower_than_stable_was() -> None:
 
     rollout = ROLLOUT.model_copy(update={"hold_seconds": 120})
     decisions = run(candidate, change=slow, rollout=rollout, seconds=500)
-    held = [one for one in decisions if one.standing is Standing.HOLD and one.at > 240]
+    held = [one for one in decisions if one.status is DecisionStatus.HOLD and one.at > 240]
     assert {one.reason for one in held} == {
-        "its answers begin later than stable's did with as many requests"
+        "its answers start later than stable's did at a similar load"
     }
     assert 270 <= held[0].at <= 300
     assert 400 <= held[-1].at <= 450
-    assert decisions[-1].standing is Standing.PROMOTE_STEP
+    assert decisions[-1].status is DecisionStatus.PROMOTE_STEP
 
 
 def test_failures_of_both() -> None:
     """A service that fails for everybody is not the candidate's doing."""
-    assert run(Version(1, fails=4), Version(19, fails=4))[-1].standing is Standing.PROMOTE_STEP
+    assert run(Version(1, fails=4), Version(19, fails=4))[-1].status is DecisionStatus.PROMOTE_STEP
 
 
 def test_failures_where_stable_has_no_requests() -> None:
@@ -296,7 +316,7 @@ def test_failures_where_stable_has_no_requests() -> None:
         return scrape
 
     last = run(candidate, change=fail_late)[-1]
-    assert (last.standing, last.figures["step"]) == (Standing.ROLLBACK, 2)
+    assert (last.status, last.figures["step"]) == (DecisionStatus.ROLLBACK, 2)
     assert last.reason == "more of its requests fail than is tolerated"
 
 
@@ -307,14 +327,14 @@ def test_answers_that_differ() -> None:
     assert wrong.reason == "its answers differ from stable's, beyond stable's own noise"
     assert wrong.at <= 8
     noisy = run(Version(1), change=asked_again(Distances(1, 1)), rollout=shadowed)[-1]
-    assert noisy.standing is Standing.PROMOTE_STEP
+    assert noisy.status is DecisionStatus.PROMOTE_STEP
 
 
 def test_questions_of_the_shadow_are_no_users() -> None:
     """Five a second beside a user's one: the step waits for its users, told by their number."""
     wanted = ROLLOUT.model_copy(update={"shadow": 0.1, "minimum_requests": 40})
     decisions = run(Version(1), change=asked_again(*[Distances(0, 0)] * 5), rollout=wanted)
-    promoted = next(one for one in decisions if one.standing is Standing.PROMOTE_STEP)
+    promoted = next(one for one in decisions if one.status is DecisionStatus.PROMOTE_STEP)
     assert (promoted.at, promoted.reason) == (40, "40 requests in 40 s")
     assert promoted.figures["step_requests"] == 40
     assert promoted.figures["candidate"]["requests"] == 40 * (1 + 5)
@@ -332,8 +352,8 @@ def test_metrics_that_stay_away(group: str) -> None:
         )
 
     decisions = run(Version(1), change=lose)
-    assert {one.standing for one in decisions[10:-1]} == {Standing.UNKNOWN}
-    assert decisions[-1].standing is Standing.ROLLBACK
+    assert {one.status for one in decisions[10:-1]} == {DecisionStatus.INCONCLUSIVE}
+    assert decisions[-1].status is DecisionStatus.ROLLBACK
     assert decisions[-1].reason == f"no metrics of {group} for 11 s"
     assert decisions[-1].at == 20
 
@@ -341,7 +361,7 @@ def test_metrics_that_stay_away(group: str) -> None:
 def test_metrics_that_were_never_there() -> None:
     """The time counts from the beginning."""
     last = run(Version(1), change=lambda _, scrape: replace(scrape, candidate=None))[-1]
-    assert (last.standing, last.at) == (Standing.ROLLBACK, 11)
+    assert (last.status, last.at) == (DecisionStatus.ROLLBACK, 11)
 
 
 def test_a_scrape_that_is_lost() -> None:
@@ -351,7 +371,7 @@ def test_a_scrape_that_is_lost() -> None:
         return replace(scrape, candidate=None) if second % 3 == 1 else scrape
 
     decisions = run(Version(1), change=lose)
-    assert decisions[-1].standing is Standing.PROMOTE_STEP
+    assert decisions[-1].status is DecisionStatus.PROMOTE_STEP
     assert decisions[-1].figures["candidate"]["failures"] == 0
 
 
@@ -365,8 +385,10 @@ def test_metrics_that_stand_still() -> None:
         return replace(scrape, candidate=kept.candidate, sent=2 * second)
 
     last = run(Version(2), change=freeze)[-1]
-    assert last.standing is Standing.ROLLBACK
-    assert last.reason.startswith("22 requests were sent to candidate in 11 s, and none has begun")
+    assert last.status is DecisionStatus.ROLLBACK
+    assert last.reason.startswith(
+        "22 requests were sent to candidate in 11 s, and none has started"
+    )
 
 
 def test_a_candidate_that_restarts() -> None:
@@ -376,7 +398,7 @@ def test_a_candidate_that_restarts() -> None:
         return replace(scrape, candidate=Counters(1, 0)) if second == 12 else scrape
 
     last = run(Version(1), change=crash)[-1]
-    assert (last.at, last.reason) == (12, "candidate counts from 0 again: it was restarted")
+    assert (last.at, last.reason) == (12, "the candidate's counters were reset: it restarted")
 
 
 def test_counts_that_begin_anew_for_both() -> None:
@@ -386,21 +408,21 @@ def test_counts_that_begin_anew_for_both() -> None:
         return Scrape(12.0, Counters(0, 0), Counters(0, 0)) if second == 12 else scrape
 
     decisions = run(Version(1), change=restart)
-    assert decisions[12].standing is Standing.UNKNOWN
-    assert decisions[-1].standing is Standing.PROMOTE_STEP
+    assert decisions[12].status is DecisionStatus.INCONCLUSIVE
+    assert decisions[-1].status is DecisionStatus.PROMOTE_STEP
 
 
 def test_no_traffic() -> None:
     """Nothing is known of a candidate without a request, however long it waits."""
     decisions = run(Version(0))
-    assert {one.standing for one in decisions} == {Standing.UNKNOWN}
+    assert {one.status for one in decisions} == {DecisionStatus.INCONCLUSIVE}
     assert decisions[-1].reason == "no request to the candidate in this step yet"
 
 
 def test_few_requests() -> None:
     """A step is as long as its least requests need."""
     slow = ROLLOUT.model_copy(update={"minimum_requests": 100})
-    promoted = [one for one in run(Version(1), rollout=slow) if one.standing == "promote_step"]
+    promoted = [one for one in run(Version(1), rollout=slow) if one.status == "promote_step"]
     assert next(iter(promoted)).figures["step_requests"] == 100
 
 
@@ -414,7 +436,7 @@ def test_suspicion_holds_a_step() -> None:
 
     decisions = run(candidate, change=fail_twice)
     held = decisions[31]
-    assert held.standing is Standing.HOLD
+    assert held.status is DecisionStatus.HOLD
     assert held.reason == "it may be that its requests fail more often than stable's"
 
 
@@ -426,7 +448,7 @@ def test_a_cold_start_is_no_fault() -> None:
         candidate.ms = 1000 if second < 4 else 100
         return scrape
 
-    assert run(candidate, change=warm)[-1].standing is Standing.PROMOTE_STEP
+    assert run(candidate, change=warm)[-1].status is DecisionStatus.PROMOTE_STEP
 
 
 def test_time_does_not_go_back() -> None:
@@ -454,7 +476,7 @@ def test_prometheus_buckets() -> None:
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ([1, 5, 5, 100], "steps do not rise: 5 follows 5"),
+        ([1, 5, 5, 100], "steps must increase: 5 follows 5"),
         ([1, 50], "steps end at 50: the last must be 100"),
         ([0, 100], "greater than 0"),
         ([], "at least 1 item"),

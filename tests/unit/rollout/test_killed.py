@@ -12,11 +12,11 @@ import pytest
 
 from tests.fakes.rollout_world import Killed, Rollouts, Service, world_of
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.rollout.asks import Ask, place
-from tritonctl.rollout.controller import World
-from tritonctl.rollout.journal import Entry, Event, Journal, Phase
-from tritonctl.rollout.scraping import MetricsScraper, Version
-from tritonctl.server.top.figures import Layout
+from tritonctl.rollout.controller import RolloutEnvironment
+from tritonctl.rollout.journal import Journal, JournalEntry, JournalEvent, RolloutPhase
+from tritonctl.rollout.operator_commands import OperatorCommand, submit_command
+from tritonctl.rollout.scraping import MetricsScraper, ScrapeTarget
+from tritonctl.top.figures import ModelLayout
 
 GOOD = ["move 5", "move 50", "move 100", "stable b", "stop a"]
 BAD = ["move 5", "roll back", "stop b at once"]
@@ -34,8 +34,8 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Kill the controller before it writes its line of this number; decisions do not count."""
     add, left = Journal.add, [-1]
 
-    def counted(journal: Journal, entry: Entry) -> None:
-        if entry.event is not Event.DECISION:
+    def counted(journal: Journal, entry: JournalEntry) -> None:
+        if entry.event is not JournalEvent.DECISION:
             left[0] -= 1
             if left[0] == -1:
                 raise Killed(entry.event)
@@ -67,26 +67,31 @@ def test_while_it_is_held(tmp_path: Path) -> None:
     """Users stay, no step is taken, what is seen counts; who fails is taken back all the same."""
     made = Rollouts(tmp_path, Service())
     made.run(5)
-    place(made.folder, Ask.PAUSE)
+    submit_command(made.folder, OperatorCommand.PAUSE)
     for _ in range(5):
-        assert made.run(7).phase is Phase.HOLDING
+        assert made.run(7).phase is RolloutPhase.HOLDING
     assert (made.service.acts, made.service.routes) == (["move 5"], 5)
     assert made.decisions()[-1]["figures"]["step_seconds"] > 30
     made.service.bad = True
     made.run(1)
-    assert made.run(30).phase is Phase.ROLLED_BACK
+    assert made.run(30).phase is RolloutPhase.ROLLED_BACK
     assert made.service.routes == 0
 
 
 @pytest.mark.parametrize(
     ("ask", "phase", "warm"),
-    [(Ask.PROMOTE, Phase.PROMOTED, "a"), (Ask.ABORT, Phase.ROLLED_BACK, "b")],
+    [
+        (OperatorCommand.PROMOTE, RolloutPhase.PROMOTED, "a"),
+        (OperatorCommand.ABORT, RolloutPhase.ROLLED_BACK, "b"),
+    ],
 )
-def test_while_the_other_is_warm(tmp_path: Path, ask: Ask, phase: Phase, warm: str) -> None:
+def test_while_the_other_is_warm(
+    tmp_path: Path, ask: OperatorCommand, phase: RolloutPhase, warm: str
+) -> None:
     """Nobody is moved again, and it stays loaded as long as without a kill."""
     made = Rollouts(tmp_path, Service())
     made.run(5)
-    place(made.folder, ask)
+    submit_command(made.folder, ask)
     made.run(1)
     acts, began = [*made.service.acts], made.service.now - 1
     while not made.state.closed:
@@ -103,35 +108,35 @@ def test_taken_back_after_a_promotion(
     """The controller dies before it has led back, or before it has said so."""
     made = Rollouts(tmp_path, Service())
     made.run(5)
-    place(made.folder, Ask.PROMOTE)
+    submit_command(made.folder, OperatorCommand.PROMOTE)
     made.run(1)
-    place(made.folder, Ask.ABORT)
+    submit_command(made.folder, OperatorCommand.ABORT)
     if slot == "a":
         dying(1)
     else:
         made.service.die_at = len(made.service.acts)
     made.run(1)
     assert made.service.stable == slot
-    assert made.run().phase is Phase.ROLLED_BACK
+    assert made.run().phase is RolloutPhase.ROLLED_BACK
     assert once_each(made.service.acts) == ["move 5", "stable b", "stable a", "stop b"]
 
 
 @pytest.mark.parametrize(
     ("ask", "phase"),
     [
-        (Ask.PROMOTE, Phase.PROMOTED),
-        (Ask.PAUSE, Phase.HOLDING),
-        (Ask.ABORT, Phase.ROLLED_BACK),
-        (Ask.ABORT_AT_ONCE, Phase.ROLLED_BACK),
+        (OperatorCommand.PROMOTE, RolloutPhase.PROMOTED),
+        (OperatorCommand.PAUSE, RolloutPhase.HOLDING),
+        (OperatorCommand.ABORT, RolloutPhase.ROLLED_BACK),
+        (OperatorCommand.ABORT_AT_ONCE, RolloutPhase.ROLLED_BACK),
     ],
 )
-def test_asked_of_nobody(tmp_path: Path, ask: Ask, phase: Phase) -> None:
+def test_asked_of_nobody(tmp_path: Path, ask: OperatorCommand, phase: RolloutPhase) -> None:
     """While none runs: the next one answers first."""
     made = Rollouts(tmp_path, Service())
     made.run(5)
-    if phase is Phase.ROLLED_BACK:
+    if phase is RolloutPhase.ROLLED_BACK:
         made.service.roll_back()  # as the command does by itself
-    place(made.folder, ask)
+    submit_command(made.folder, ask)
     state = made.run(1)
     assert (state.phase, state.reason) == (phase, "by hand")
 
@@ -141,11 +146,13 @@ def test_envoy_counts_anew_meanwhile(tmp_path: Path) -> None:
     made = Rollouts(tmp_path, Service())
     made.run(ALL_USERS)
     made.service.reached = [0, 0]
-    assert made.run().phase is Phase.PROMOTED
+    assert made.run().phase is RolloutPhase.PROMOTED
 
 
-@pytest.mark.parametrize(("slot", "phase"), [("a", Phase.PROMOTED), ("b", Phase.ROLLED_BACK)])
-def test_a_server_counts_anew_meanwhile(tmp_path: Path, slot: str, phase: Phase) -> None:
+@pytest.mark.parametrize(
+    ("slot", "phase"), [("a", RolloutPhase.PROMOTED), ("b", RolloutPhase.ROLLED_BACK)]
+)
+def test_a_server_counts_anew_meanwhile(tmp_path: Path, slot: str, phase: RolloutPhase) -> None:
     """That is a fault of the candidate's, and none of it where stable was started again."""
     made = Rollouts(tmp_path, Service())
     made.run(ALL_USERS)
@@ -158,12 +165,12 @@ def test_stable_is_down(tmp_path: Path) -> None:
     made = Rollouts(tmp_path, Service())
     made.run(ALL_USERS)
     made.service.down.add("a")
-    assert made.run(60).phase is Phase.STEPPING
+    assert made.run(60).phase is RolloutPhase.STEPPING
     assert made.decisions()[-1]["reason"].startswith("stable is down: users stay where they are")
     assert made.service.routes == 100
     made.service.down.clear()
     made.service.counted["a"] = [0, 0]
-    assert made.run().phase is Phase.PROMOTED
+    assert made.run().phase is RolloutPhase.PROMOTED
 
 
 def test_stable_is_silent(tmp_path: Path) -> None:
@@ -172,7 +179,7 @@ def test_stable_is_silent(tmp_path: Path) -> None:
     made.run(ALL_USERS)
     made.service.silent.add("a")
     state = made.run(30)
-    assert state.phase is Phase.ROLLED_BACK
+    assert state.phase is RolloutPhase.ROLLED_BACK
     assert "no metrics of stable" in state.reason
 
 
@@ -208,16 +215,16 @@ class ByPages(Rollouts):
 
     service: Published
 
-    def world(self) -> World:
+    def world(self) -> RolloutEnvironment:
         """As on one host."""
 
         def scraper(about: dict[str, object]) -> MetricsScraper:
             return MetricsScraper(
-                Version(["slot a"], Layout()),
-                Version(["slot b"], Layout()),
+                ScrapeTarget(["slot a"], ModelLayout()),
+                ScrapeTarget(["slot b"], ModelLayout()),
                 lambda: "envoy",
                 scrape=self.service.page,
-                kept=about,
+                saved=about,
             )
 
         made = world_of(self.service, self.service.second, self.abouts)
@@ -232,5 +239,5 @@ def test_after_a_page_from_between_two_buckets(tmp_path: Path) -> None:
     made.run(1)
     made.service.between = False
     state = made.run(1)
-    assert state.phase is Phase.STEPPING, state.reason
-    assert made.run().phase is Phase.PROMOTED
+    assert state.phase is RolloutPhase.STEPPING, state.reason
+    assert made.run().phase is RolloutPhase.PROMOTED

@@ -8,18 +8,20 @@ import random
 
 import pytest
 
-from tritonctl.rollout.pace import Pace, Tokens
+from tritonctl.rollout.token_rate_test import TokenInterval, TokenRateTest
 
 LIMIT = 100 / 0.03  # of this test, in a rollout
 
 
-def moment(draw: random.Random, streams: int, slower: float = 1.0, pauses: float = 0.0) -> Tokens:
+def moment(
+    draw: random.Random, streams: int, slower: float = 1.0, pauses: float = 0.0
+) -> TokenInterval:
     """Streams of 20 tokens, each with a pace of its own about 10 ms; some tokens take 200 ms."""
     seconds = 0.0
     for _ in range(streams):
         pace = slower * 0.01 * draw.lognormvariate(0, 0.1)
         seconds += sum(0.2 if draw.random() < pauses else pace for _ in range(20))
-    return Tokens(20 * streams, seconds, streams)
+    return TokenInterval(20 * streams, seconds, streams)
 
 
 def highest(
@@ -31,7 +33,7 @@ def highest(
 ) -> float:
     """Of the evidence in five minutes, 2 requests of 20 a second are the candidate's."""
     draw = random.Random(seed)  # noqa: S311 - a seeded experiment
-    test, most = Pace(allowed), 0.0
+    test, most = TokenRateTest(allowed), 0.0
     for second in range(300):
         candidate = moment(draw, 2, slower, pauses) if second >= 20 else None
         test.update(candidate, moment(draw, 18, pauses=usual))
@@ -60,7 +62,7 @@ def test_a_disturbed_candidate_is_excused(learnt: int) -> None:
     """
     for seed in range(4):
         draw = random.Random(seed)  # noqa: S311 - a seeded experiment
-        test, crossed = Pace(15.0), None
+        test, crossed = TokenRateTest(15.0), None
         for second in range(learnt + 30):
             test.update(moment(draw, 5, slower=4.0) if second >= learnt else None, moment(draw, 15))
             if crossed is None and test.evidence >= LIMIT:
@@ -71,11 +73,11 @@ def test_a_disturbed_candidate_is_excused(learnt: int) -> None:
 
 def test_moments_without_tokens() -> None:
     """Nothing is bet on one; a figure is of at least one request."""
-    test, none = Pace(120.0), Tokens(0, 0.0, 3)
+    test, none = TokenRateTest(120.0), TokenInterval(0, 0.0, 3)
     for _ in range(20):
-        test.update(Tokens(10, 9.0, 1), Tokens(10, 0.1, 2))
+        test.update(TokenInterval(10, 9.0, 1), TokenInterval(10, 0.1, 2))
         test.update(None, none)
     before = test.evidence
-    test.update(Tokens(10, 9.0, 1), none)
+    test.update(TokenInterval(10, 9.0, 1), none)
     assert test.evidence == pytest.approx(before, rel=0.2)
-    assert Tokens(10, 0.1, 0).mean == (math.log(0.01), 1)
+    assert TokenInterval(10, 0.1, 0).mean == (math.log(0.01), 1)

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import pytest
 
-from tritonctl.rollout.past import Past
+from tritonctl.rollout.baseline_history import BaselineHistory
 
 MARGIN = 0.1
 
 
-def known(blocks: int = 3, rate: int = 19) -> Past:
+def known(blocks: int = 3, rate: int = 19) -> BaselineHistory:
     """So many half minutes of stable, a bit longer each time."""
-    past = Past()
+    past = BaselineHistory()
     for block in range(blocks):
         for _ in range(30):
             past.update((9.0, 1), (0.05 * block, rate), MARGIN)
-    past.begin()
+    past.start_step()
     return past
 
 
@@ -30,15 +30,17 @@ def known(blocks: int = 3, rate: int = 19) -> Past:
         (known(rate=1), 9.0, 0, False),
     ],
 )
-def test_beyond_all_that_stable_was(past: Past, mean: float, rate: int, beyond: bool) -> None:
+def test_beyond_all_that_stable_was(
+    past: BaselineHistory, mean: float, rate: int, beyond: bool
+) -> None:
     """By the margin, of three at least with about as many requests."""
     for _ in range(29):
         past.update((mean, rate), None, MARGIN)
-    assert not past.beyond
+    assert not past.is_slower
     past.update((mean, rate), None, MARGIN)
-    assert past.beyond is beyond
-    past.begin()
-    assert not past.beyond
+    assert past.is_slower is beyond
+    past.start_step()
+    assert not past.is_slower
 
 
 def test_a_block_that_is_as_usual() -> None:
@@ -47,4 +49,4 @@ def test_a_block_that_is_as_usual() -> None:
     for mean, beyond in ((1.0, True), (0.1, False)):
         for _ in range(30):
             past.update((mean, 20), None, MARGIN)
-        assert past.beyond is beyond
+        assert past.is_slower is beyond

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tritonctl.rollout.phases import OwnPhases, Phases
+from tritonctl.rollout.drift_model import DriftModel, DriftTest
 
 SIZE = 0.4
 LIMIT = 100 / 0.32  # of the test of first tokens, in a rollout
@@ -40,7 +40,7 @@ def highest(
     """
     draw = random.Random(seed)  # noqa: S311 - a seeded experiment
     own, others, both = (wander(draw, each, length) for each in (size, size, shared))
-    test, most = OwnPhases(120.0), 0.0
+    test, most = DriftModel(120.0), 0.0
     for _ in range(moments):
         common = next(both)
         candidate = slower + next(own) + common + draw.gauss(0, 1 / math.sqrt(2))
@@ -55,7 +55,7 @@ def highest(
 def test_each_bet_is_fair(before: list[float], length: float) -> None:
     """Of equal versions with phases, whatever was seen before: the mean over what may come next."""
     keep, whole, noise = math.exp(-1 / length), 2 * SIZE**2, 1.0
-    test, mean, variance = Phases(length, SIZE), 0.0, whole
+    test, mean, variance = DriftTest(length, SIZE), 0.0, whole
     for difference in before:
         test.update((difference, 2), (0.0, 2), 1.0)
         gain = variance / (variance + noise)
@@ -91,7 +91,7 @@ def test_what_wanders_for_both() -> None:
 
 def test_moments_without_requests() -> None:
     """Time passes; nothing is bet."""
-    test = OwnPhases(120.0)
+    test = DriftModel(120.0)
     for moment in (None, (0.0, 5)):
         test.update(None, moment, 1.0)
         test.update(moment, None, 1.0)

@@ -9,17 +9,17 @@ import random
 
 import pytest
 
+from tritonctl.rollout.latency_test import LatencyTest
 from tritonctl.rollout.sequential import (
-    Divergence,
-    Failures,
-    FailuresAlone,
-    Growth,
+    AbsoluteFailureTest,
+    DivergenceTest,
+    FailureTest,
+    GrowthTest,
     Wealth,
-    chance_of_inversions,
-    combined,
-    inversions,
+    combine_evidence,
+    count_inversions,
+    inversion_probability,
 )
-from tritonctl.rollout.slower import Slower
 
 
 @pytest.mark.parametrize(("requests", "others", "failures"), [(1, 19, 2), (5, 5, 3), (99, 1, 4)])
@@ -27,7 +27,7 @@ def test_a_moments_failures_are_a_fair_bet(requests: int, others: int, failures:
     """Of all ways in which as many requests may fail, the mean wealth is what it was."""
     mean = 0.0
     for failed in range(max(0, failures - others), min(failures, requests) + 1):
-        test = Failures()
+        test = FailureTest()
         test.update((failed, requests), (failures - failed, others))
         ways = math.comb(requests, failed) * math.comb(others, failures - failed)
         mean += test.evidence * ways / math.comb(requests + others, failures)
@@ -38,7 +38,7 @@ def test_the_odd_answer_of_three_is_a_fair_bet() -> None:
     """One of three answers differs: the candidate's in a third of the cases, if all are alike."""
     wealth = []
     for noise, candidate in ((0.0, 1.0), (1.0, 0.5), (1.0, 0.5)):  # whose it is
-        test = Divergence(tolerated=0)
+        test = DivergenceTest(tolerated=0)
         test.update(noise, candidate)
         wealth.append(test.evidence)
     assert sum(wealth) / 3 == pytest.approx(1)
@@ -46,7 +46,7 @@ def test_the_odd_answer_of_three_is_a_fair_bet() -> None:
 
 def test_a_failure_rate_as_tolerated_is_a_fair_bet() -> None:
     """One in a hundred, where as many are no fault."""
-    fails, passes = FailuresAlone(), FailuresAlone()
+    fails, passes = AbsoluteFailureTest(), AbsoluteFailureTest()
     fails.update(1, 1, 0.01)
     passes.update(0, 1, 0.01)
     assert 0.01 * fails.evidence + 0.99 * passes.evidence == pytest.approx(1)
@@ -54,11 +54,11 @@ def test_a_failure_rate_as_tolerated_is_a_fair_bet() -> None:
 
 def test_inversions_of_random_orders() -> None:
     """The chance of few inversions, counted."""
-    orders = [inversions(order) for order in itertools.permutations(range(6))]
+    orders = [count_inversions(order) for order in itertools.permutations(range(6))]
     for most in range(16):
         share = sum(found <= most for found in orders) / len(orders)
-        assert chance_of_inversions(6, most) == pytest.approx(share)
-    assert inversions([1, 1]) == 1
+        assert inversion_probability(6, most) == pytest.approx(share)
+    assert count_inversions([1, 1]) == 1
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
@@ -67,7 +67,7 @@ def test_alarms_where_nothing_is_wrong(runs: int) -> None:
     draw = random.Random(21)  # noqa: S311 - a seeded experiment
     alarms = 0
     for _ in range(runs):
-        failures, slower = Failures(), Slower(0)
+        failures, slower = FailureTest(), LatencyTest(0)
         highest = 0.0
         for _ in range(120):
             share, total = draw.choice([0.05, 0.5]), draw.randint(10, 20)
@@ -87,7 +87,7 @@ def test_alarms_where_nothing_is_wrong(runs: int) -> None:
 @pytest.mark.parametrize("every", [5, 50])
 def test_failures_of_the_candidate_alone(every: int) -> None:
     """One request a second of twenty: the third failure is evidence enough."""
-    test = Failures()
+    test = FailureTest()
     for second in range(1, 3 * every + 1):
         assert test.evidence < 500, second
         test.update((int(second % every == 0), 1), (0, 19))
@@ -96,14 +96,14 @@ def test_failures_of_the_candidate_alone(every: int) -> None:
 
 def test_one_burst_is_not_enough() -> None:
     """Whatever fails in one moment is one bet."""
-    test = Failures()
+    test = FailureTest()
     test.update((30, 30), (0, 570))
     assert 1 < test.evidence < 20
 
 
 def test_a_fault_that_begins_late() -> None:
     """Two healthy hours with failures of both do not keep it from being seen."""
-    test = Failures()
+    test = FailureTest()
     for second in range(7200):
         test.update((0, 5), (int(second % 60 == 0), 5))
     assert test.evidence < 1
@@ -114,7 +114,7 @@ def test_a_fault_that_begins_late() -> None:
 
 def test_answers_that_all_differ() -> None:
     """Six questions are enough; noise alike to both never is."""
-    wrong, noisy = Divergence(), Divergence()
+    wrong, noisy = DivergenceTest(), DivergenceTest()
     for _ in range(6):
         wrong.update(0, 1)
     for question in range(300):
@@ -125,7 +125,7 @@ def test_answers_that_all_differ() -> None:
 
 def test_a_tolerated_divergence() -> None:
     """One answer in fifty may differ of itself, where as many are tolerated."""
-    test = Divergence(tolerated=0.02)
+    test = DivergenceTest(tolerated=0.02)
     for question in range(1000):
         test.update(0, int(question % 50 == 0))
     assert test.evidence < 2
@@ -134,7 +134,7 @@ def test_a_tolerated_divergence() -> None:
 def test_growth_of_memory() -> None:
     """A leak is seen within 45 seconds; noise, a step and a plateau are not."""
     draw = random.Random(5)  # noqa: S311 - a seeded experiment
-    leak, noise, step, plateau = (Growth() for _ in range(4))
+    leak, noise, step, plateau = (GrowthTest() for _ in range(4))
     for second in range(45):
         wobble = draw.gauss(0, 0.5)
         leak.update(1000 + 3 * second + wobble)
@@ -149,7 +149,7 @@ def test_growth_of_memory() -> None:
 
 def test_growth_that_is_small_in_itself_is_none() -> None:
     """As that of servers that get their first users, whatever share of theirs it is."""
-    first_users, leak = Growth(least=50e6), Growth(least=50e6)
+    first_users, leak = GrowthTest(min_growth=50e6), GrowthTest(min_growth=50e6)
     for second in range(60):
         first_users.update(350e6 + 1.5e6 * second)
         leak.update(350e6 + 4e6 * second)
@@ -169,8 +169,10 @@ def test_several_tests_together() -> None:
     """The weighted sum counts; a test that stands alone rejects only by itself."""
     weights = {"failures": 0.5, "ttft": 0.3, "memory": 0.2}
     evidence = {"failures": 150.0, "ttft": 100.0, "memory": 1.0}
-    verdict = combined(evidence, weights, 0.01, alone=("memory",))
-    assert (verdict.total, verdict.limit, verdict.rejected) == (105, 100, True)
+    verdict = combine_evidence(evidence, weights, 0.01, standalone=("memory",))
+    assert (verdict.total, verdict.limit, verdict.is_rejected) == (105, 100, True)
     evidence = {"failures": 1.0, "ttft": 1.0, "memory": 499.0}
-    assert not combined(evidence, weights, 0.01, alone=("memory",)).rejected
-    assert combined({**evidence, "memory": 500.0}, weights, 0.01, alone=("memory",)).rejected
+    assert not combine_evidence(evidence, weights, 0.01, standalone=("memory",)).is_rejected
+    assert combine_evidence(
+        {**evidence, "memory": 500.0}, weights, 0.01, standalone=("memory",)
+    ).is_rejected

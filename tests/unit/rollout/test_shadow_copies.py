@@ -17,12 +17,23 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tests.unit.frontend.conftest import config_of
 from tritonctl.errors import HostError
 from tritonctl.frontend.config import FrontendConfig
-from tritonctl.protocol.generation import Conversation, SamplingParameters, generation_request
+from tritonctl.protocol.generation import ChatPrompt, SamplingParameters, generation_request
 from tritonctl.protocol.tensors import infer_request
-from tritonctl.rollout.shadow.listening import MOST_BYTES, Copy, Frames, Listener, read_head
-from tritonctl.rollout.shadow.questions import MOST_TOKENS, Facts, prepared, question_of
-from tritonctl.rollout.shadow.recording import recorded
-from tritonctl.rollout.shadow.rest import NotUnderstoodError
+from tritonctl.rollout.shadow.listening import (
+    MAX_BYTES,
+    CopyListener,
+    GrpcFrames,
+    RequestCopy,
+    read_head,
+)
+from tritonctl.rollout.shadow.questions import (
+    MAX_TOKENS,
+    ServedModelFacts,
+    question_of,
+    shadow_request,
+)
+from tritonctl.rollout.shadow.recording import prompt_record
+from tritonctl.rollout.shadow.rest_requests import NotUnderstoodError
 
 GRPC = {"content-type": "application/grpc"}
 JSON = {"content-type": "application/json"}
@@ -32,7 +43,7 @@ STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 def facts(
     inputs: dict[str, str], outputs: list[str], *, rows: int = 8, text: bool = False
-) -> Facts:
+) -> ServedModelFacts:
     """Of a model with these tensors."""
     metadata = service_pb2.ModelMetadataResponse(name="m", versions=["1"])
     for name, datatype in inputs.items():
@@ -41,7 +52,7 @@ def facts(
         metadata.outputs.add(name=name, datatype="FP32", shape=[-1, 1])
     config = model_config_pb2.ModelConfig(name="m", max_batch_size=rows)
     config.model_transaction_policy.decoupled = text
-    return Facts.of(metadata, service_pb2.ModelConfigResponse(config=config))
+    return ServedModelFacts.of(metadata, service_pb2.ModelConfigResponse(config=config))
 
 
 SPELLER = facts(
@@ -71,11 +82,13 @@ def frame(message: bytes, *, compressed: bool = False) -> bytes:
     return bytes([compressed]) + len(message).to_bytes(4, "big") + message
 
 
-def asked(copy: Copy, known: Facts, frontend: FrontendConfig | None = None) -> dict[str, Any]:
+def asked(
+    copy: RequestCopy, known: ServedModelFacts, frontend: FrontendConfig | None = None
+) -> dict[str, Any]:
     """What is asked again, by the names of its inputs."""
     question = question_of(copy, frontend)
     assert question is not None
-    return recorded(prepared(question.request(known), known, seed=7), known)
+    return prompt_record(shadow_request(question.request(known), known, seed=7), known)
 
 
 class Envoy:
@@ -96,13 +109,13 @@ class Envoy:
         return answer
 
 
-def taken(folder: Path, *parts: bytes) -> tuple[list[Copy], bytes]:
+def taken(folder: Path, *parts: bytes) -> tuple[list[RequestCopy], bytes]:
     """The copies that a listener hands on, and what it answers."""
-    copies: list[Copy] = []
+    copies: list[RequestCopy] = []
 
     async def go() -> bytes:
         socket = folder / "shadow" / "s"
-        listener = Listener(socket, copies.append)
+        listener = CopyListener(socket, copies.append)
         await listener.start()
         assert socket.stat().st_mode & 0o777 == 0o600
         assert socket.parent.stat().st_mode & 0o777 == 0o700
@@ -146,8 +159,8 @@ def test_a_body_of_rest(tmp_path: Path) -> None:
 
 def test_what_is_too_long_is_read_and_dropped(tmp_path: Path) -> None:
     """It never stops reading: that would hold up the user's own stream."""
-    long = b"x" * (MOST_BYTES + 1)
-    bomb = frame(gzip.compress(b"0" * (2 * MOST_BYTES)), compressed=True)
+    long = b"x" * (MAX_BYTES + 1)
+    bomb = frame(gzip.compress(b"0" * (2 * MAX_BYTES)), compressed=True)
     body = frame(long) + frame(b"after") + bomb
     head = b"content-type: application/grpc\r\ngrpc-encoding: gzip\r\n"
     copies, answer = taken(
@@ -177,16 +190,16 @@ def test_what_is_no_http_is_hung_up_on(
     assert taken(tmp_path, sent) == ([], b"")
     hung_up = sent.endswith(b"abc")
     assert [record.getMessage().split(":")[0] for record in caplog.records] == (
-        [] if hung_up else ["hung up"]
+        [] if hung_up else ["closed"]
     )
     assert not any(word in caplog.text for word in ("hello", "many", "zz", "GG"))
 
 
 def test_frames_that_are_too_long_are_not_kept() -> None:
     """Whatever the pieces in which they come."""
-    for size in (1, 1000, MOST_BYTES, 4 * MOST_BYTES):
-        data = frame(b"a") + frame(b"b" * (MOST_BYTES + 5)) + frame(b"c")
-        frames = Frames()
+    for size in (1, 1000, MAX_BYTES, 4 * MAX_BYTES):
+        data = frame(b"a") + frame(b"b" * (MAX_BYTES + 5)) + frame(b"c")
+        frames = GrpcFrames()
         pieces = [data[at : at + size] for at in range(0, len(data), size)] if size > 1 else [data]
         found = [message for piece in pieces for message in frames.feed(piece)]
         assert found == [(False, b"a"), None, (False, b"c")]
@@ -200,7 +213,7 @@ def test_heads() -> None:
 
 def test_a_socket_whose_name_is_too_long(tmp_path: Path) -> None:
     """Said before Envoy says it."""
-    listener = Listener(tmp_path / ("x" * 120), lambda _: None)
+    listener = CopyListener(tmp_path / ("x" * 120), lambda _: None)
     with pytest.raises(HostError, match="at most 107 bytes"):
         asyncio.run(listener.start())
 
@@ -210,19 +223,19 @@ def test_a_text_by_grpc() -> None:
     request = generation_request("m", "hello", SamplingParameters(max_tokens=999, temperature=0.5))
     request.id, request.model_version = "theirs", "3"
     request.parameters["priority"].uint64_param = 1
-    question = question_of(Copy(STREAM, GRPC, request.SerializeToString()), None)
+    question = question_of(RequestCopy(STREAM, GRPC, request.SerializeToString()), None)
     assert question is not None
-    again = prepared(question.request(SPELLER), SPELLER, seed=7)
+    again = shadow_request(question.request(SPELLER), SPELLER, seed=7)
     assert (again.id, again.model_version, {*again.parameters}) == (
         "",
         "",
         {"tritonctl_shadow", "triton_enable_empty_final_response"},
     )
-    assert recorded(again, SPELLER) == {
+    assert prompt_record(again, SPELLER) == {
         "model": "m",
         "text_input": "hello",
         "stream": True,
-        "max_tokens": MOST_TOKENS,
+        "max_tokens": MAX_TOKENS,
         "temperature": 0.5,
         "random_seed": 7,
         "return_log_probs": True,
@@ -234,7 +247,7 @@ def test_a_text_by_grpc() -> None:
 def test_a_seed_of_ones_own() -> None:
     """Is kept, and so is a shorter answer."""
     request = generation_request("m", "x", SamplingParameters(max_tokens=3, random_seed=5))
-    found = asked(Copy(STREAM, GRPC, request.SerializeToString()), SPELLER)
+    found = asked(RequestCopy(STREAM, GRPC, request.SerializeToString()), SPELLER)
     assert (found["max_tokens"], found["random_seed"]) == (3, 5)
 
 
@@ -242,7 +255,7 @@ def test_a_text_by_generate() -> None:
     """A value or a list for each tensor; what is no tensor is left out."""
     body = {"text_input": "é", "max_tokens": 4, "stop_words": ["a", "b"], "parameters": {"x": 1}}
     for verb in ("generate", "generate_stream"):
-        copy = Copy(f"/v2/models/m/versions/3/{verb}", JSON, json.dumps(body).encode())
+        copy = RequestCopy(f"/v2/models/m/versions/3/{verb}", JSON, json.dumps(body).encode())
         found = asked(copy, SPELLER)
         assert found["text_input"] == "é"
         assert found["stop_words"] == ["a", "b"]
@@ -253,14 +266,14 @@ def test_rows_by_infer() -> None:
     """As JSON, and with binary tensors behind it."""
     texts: dict[str, Any] = {"name": "text_input", "datatype": "BYTES", "shape": [2, 1]}
     texts["data"] = [["a"], ["b"]]
-    copy = Copy("/v2/models/m/infer", JSON, json.dumps({"inputs": [texts]}).encode())
+    copy = RequestCopy("/v2/models/m/infer", JSON, json.dumps({"inputs": [texts]}).encode())
     assert asked(copy, ENCODER) == {"model": "m", "text_input": ["a", "b"]}
     del texts["data"]
     raw = b"".join(struct.pack("<I", 1) + one for one in (b"a", b"b"))
     texts["parameters"] = {"binary_data_size": len(raw)}
     head = json.dumps({"inputs": [texts]}).encode()
     lengths = {**JSON, "inference-header-content-length": str(len(head))}
-    copy = Copy("/v2/models/m/infer", lengths, head + raw)
+    copy = RequestCopy("/v2/models/m/infer", lengths, head + raw)
     assert asked(copy, ENCODER) == {"model": "m", "text_input": ["a", "b"]}
 
 
@@ -271,11 +284,11 @@ def test_rows_by_grpc() -> None:
         "text_input": np.array([["a"], ["b"]], dtype=object),
     }
     request = infer_request("m", inputs, ["score", "num_input_tokens"])
-    copy = Copy(INFER, GRPC, request.SerializeToString())
+    copy = RequestCopy(INFER, GRPC, request.SerializeToString())
     assert asked(copy, RERANKER) == {"model": "m", "query": "q", "documents": ["a", "b"]}
     question = question_of(copy, None)
     assert question is not None
-    again = prepared(question.request(RERANKER), RERANKER, seed=1)
+    again = shadow_request(question.request(RERANKER), RERANKER, seed=1)
     assert [output.name for output in again.outputs] == ["score"]
 
 
@@ -291,7 +304,7 @@ def test_a_conversation_of_the_frontend() -> None:
         "stream": True,
         "chat_template_kwargs": {"enable_thinking": False},
     }
-    copy = Copy("/v1/chat/completions", JSON, json.dumps(body).encode())
+    copy = RequestCopy("/v1/chat/completions", JSON, json.dumps(body).encode())
     found = asked(copy, SPELLER, config)
     assert found["messages"] == {
         "messages": [{"role": "user", "content": "hi"}],
@@ -324,20 +337,20 @@ def test_a_conversation_of_the_frontend() -> None:
     ],
 )
 def test_other_questions_of_the_frontend(
-    path: str, body: dict[str, Any], known: Facts, wanted: dict[str, Any]
+    path: str, body: dict[str, Any], known: ServedModelFacts, wanted: dict[str, Any]
 ) -> None:
     """Each as its tensors."""
-    copy = Copy(path, JSON, json.dumps({"model": "m", **body}).encode())
+    copy = RequestCopy(path, JSON, json.dumps({"model": "m", **body}).encode())
     found = asked(copy, known, config_of("m"))
     assert {name: found[name] for name in wanted} == wanted
 
 
 def test_what_asks_no_model() -> None:
     """Metadata, the list of models; the frontend's paths where the project has none."""
-    assert question_of(Copy("/v1/models", JSON, b""), config_of("m")) is None
-    assert question_of(Copy("/v1/completions", JSON, b"{}"), None) is None
-    assert question_of(Copy("/v2/models/m/ready", JSON, b""), None) is None
-    assert question_of(Copy("/inference.X/ModelReady", GRPC, b""), None) is None
+    assert question_of(RequestCopy("/v1/models", JSON, b""), config_of("m")) is None
+    assert question_of(RequestCopy("/v1/completions", JSON, b"{}"), None) is None
+    assert question_of(RequestCopy("/v2/models/m/ready", JSON, b""), None) is None
+    assert question_of(RequestCopy("/inference.X/ModelReady", GRPC, b""), None) is None
 
 
 def sequence() -> bytes:
@@ -358,28 +371,28 @@ def in_memory() -> bytes:
 @pytest.mark.parametrize(
     ("copy", "known", "why"),
     [
-        (Copy(STREAM, GRPC, None), SPELLER, "too long"),
-        (Copy(STREAM, GRPC, b"\xff\xff\xff"), SPELLER, "no ModelInferRequest"),
-        (Copy(STREAM, GRPC, sequence()), SPELLER, "sequence"),
-        (Copy(STREAM, GRPC, in_memory()), SPELLER, "shared memory"),
-        (Copy("/v2/models/m/infer", JSON, b"["), ENCODER, "no JSON"),
-        (Copy("/v2/models/m/infer", JSON, b"[" * 100_000), ENCODER, "no JSON"),
-        (Copy("/v2/models/m/infer", JSON, b"{}"), ENCODER, "no inputs"),
-        (Copy("/v2/models/m/infer", JSON, b'{"inputs": [{}]}'), ENCODER, "without name"),
-        (Copy("/v2/models/m/generate", JSON, b'{"max_tokens": "x"}'), SPELLER, "no INT32"),
+        (RequestCopy(STREAM, GRPC, None), SPELLER, "too long"),
+        (RequestCopy(STREAM, GRPC, b"\xff\xff\xff"), SPELLER, "not a ModelInferRequest"),
+        (RequestCopy(STREAM, GRPC, sequence()), SPELLER, "sequence"),
+        (RequestCopy(STREAM, GRPC, in_memory()), SPELLER, "shared memory"),
+        (RequestCopy("/v2/models/m/infer", JSON, b"["), ENCODER, "not JSON"),
+        (RequestCopy("/v2/models/m/infer", JSON, b"[" * 100_000), ENCODER, "not JSON"),
+        (RequestCopy("/v2/models/m/infer", JSON, b"{}"), ENCODER, "no inputs"),
+        (RequestCopy("/v2/models/m/infer", JSON, b'{"inputs": [{}]}'), ENCODER, "without name"),
+        (RequestCopy("/v2/models/m/generate", JSON, b'{"max_tokens": "x"}'), SPELLER, "not INT32"),
         (
-            Copy("/v2/models/m/infer", {"inference-header-content-length": "9"}, b"{}"),
+            RequestCopy("/v2/models/m/infer", {"inference-header-content-length": "9"}, b"{}"),
             ENCODER,
-            "another length",
+            "declared length",
         ),
         (
-            Copy("/v2/models/m/infer", {"inference-header-content-length": "x"}, b"{}"),
+            RequestCopy("/v2/models/m/infer", {"inference-header-content-length": "x"}, b"{}"),
             ENCODER,
-            "no length",
+            "invalid JSON length",
         ),
     ],
 )
-def test_what_cannot_be_asked_again(copy: Copy, known: Facts, why: str) -> None:
+def test_what_cannot_be_asked_again(copy: RequestCopy, known: ServedModelFacts, why: str) -> None:
     """Is left, in words that quote nothing."""
     with pytest.raises(NotUnderstoodError, match=why):
         asked(copy, known)
@@ -389,7 +402,7 @@ def test_what_the_frontend_would_refuse() -> None:
     """Is left, too: another model, a field that nobody knows."""
     for body in (b'{"model": "other", "input": "x"}', b'{"model": "m", "input": 1}', b"["):
         with pytest.raises(NotUnderstoodError, match="the frontend refuses it"):
-            question_of(Copy("/v1/embeddings", JSON, body), config_of("m"))
+            question_of(RequestCopy("/v1/embeddings", JSON, body), config_of("m"))
 
 
 @pytest.mark.parametrize(
@@ -400,12 +413,12 @@ def test_what_does_not_come_as_json(headers: dict[str, str]) -> None:
     """The frontend refuses it, whatever it says: its asker has no answer to compare with."""
     body = b'{"model": "m", "input": "x"}'
     with pytest.raises(NotUnderstoodError, match="the frontend refuses it: media_type"):
-        question_of(Copy("/v1/embeddings", headers, body), config_of("m"))
+        question_of(RequestCopy("/v1/embeddings", headers, body), config_of("m"))
     also = {"content-type": "Application/JSON; charset=utf-8"}
-    assert question_of(Copy("/v1/embeddings", also, body), config_of("m")) is not None
+    assert question_of(RequestCopy("/v1/embeddings", also, body), config_of("m")) is not None
 
 
 def test_conversations_are_recorded_as_they_are() -> None:
     """Not as a text within a text."""
-    request = generation_request("m", Conversation([{"role": "user"}]), SamplingParameters())
-    assert recorded(request, SPELLER)["messages"] == {"messages": [{"role": "user"}]}
+    request = generation_request("m", ChatPrompt([{"role": "user"}]), SamplingParameters())
+    assert prompt_record(request, SPELLER)["messages"] == {"messages": [{"role": "user"}]}

@@ -15,13 +15,18 @@ from tests.json_page import as_documented
 from tests.unit.conftest import Cli, Sandbox
 from tests.unit.rollout.test_shadower import text
 from tritonctl.rollout.comparison_page import comparison_page
-from tritonctl.rollout.journal import Entry, Event, controlling
-from tritonctl.rollout.measures import Measured
+from tritonctl.rollout.journal import JournalEntry, JournalEvent, open_journal
+from tritonctl.rollout.measures import Measurement
 from tritonctl.rollout.metrics import Distances
-from tritonctl.rollout.shadow.comparing import found_comparisons
-from tritonctl.rollout.shadow.config import ShadowConfig, Side
-from tritonctl.rollout.shadow.found import KEPT, Counts, Found, Lines
-from tritonctl.rollout.shadow.process import Shadowing
+from tritonctl.rollout.shadow.comparing import shadow_comparisons
+from tritonctl.rollout.shadow.comparison_log import (
+    PROMPTS,
+    ComparisonLog,
+    ComparisonRecord,
+    ShadowCounts,
+)
+from tritonctl.rollout.shadow.config import ShadowConfig, ShadowedServer
+from tritonctl.rollout.shadow.process import ShadowProcess
 
 PATIENCE_SECONDS = 60.0
 
@@ -71,7 +76,9 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
     page.write_text("")
     with text_server() as stable, text_server() as candidate:
         candidate.shift = 3
-        sides = (Side(url=one.url, metrics_url=page.as_uri()) for one in (stable, candidate))
+        sides = (
+            ShadowedServer(url=one.url, metrics_url=page.as_uri()) for one in (stable, candidate)
+        )
         config = ShadowConfig(
             socket=socket,
             folder=tmp_path,
@@ -80,7 +87,7 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
             keep_prompts=True,
         )
         now = [0.0]
-        shadowing = Shadowing(config, clock=lambda: now[0])
+        shadowing = ShadowProcess(config, clock=lambda: now[0])
         try:
             until(lambda: listens(socket), tmp_path)
             content = text("a <secret>").content
@@ -89,7 +96,7 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
             found: list[Distances] = []
 
             def has(count: int) -> bool:
-                found.extend(shadowing.news())
+                found.extend(shadowing.new_distances())
                 return len(found) == count
 
             until(lambda: has(1), tmp_path)
@@ -98,11 +105,11 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
             assert first is not None
             os.kill(first, signal.SIGKILL)
             until(lambda: shadowing.pid is None, tmp_path)
-            assert shadowing.news() == []
+            assert shadowing.new_distances() == []
             assert shadowing.pid is None  # not so soon
             now[0] = 6.0
             socket.unlink()
-            assert shadowing.news() == []
+            assert shadowing.new_distances() == []
             assert shadowing.pid not in (None, first)
             until(lambda: listens(socket), tmp_path)
             send(socket, content)
@@ -111,7 +118,7 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
             shadowing.close()
     assert (tmp_path / "shadow.json").stat().st_mode & 0o777 == 0o600
     assert not socket.exists()
-    assert Counts.read(tmp_path).compared == 1
+    assert ShadowCounts.read(tmp_path).compared == 1
     assert "secret" not in (tmp_path / "shadow.log").read_text(encoding="utf-8")
     pages(tmp_path)
 
@@ -119,40 +126,40 @@ def test_a_shadower_beside_its_controller(tmp_path: Path) -> None:
 def pages(folder: Path) -> None:
     """With prompts, without, and where none were kept."""
     names = "1-stable", "2-candidate"
-    [shown] = found_comparisons(folder, names, tolerated=0.0, shown=True)
+    [shown] = shadow_comparisons(folder, names, tolerated=0.0, show_texts=True)
     assert (shown.questions, shown.different.count, shown.noise.count) == (2, 2, 0)
     assert shown.durations[0].name == "time to the first token, median"
     assert json.loads(shown.examples[0].prompt or "")["text_input"] == "a <secret>"
-    counts = Counts.read(folder)
-    page = comparison_page([shown], title="t", shown=True, counts=counts)
+    counts = ShadowCounts.read(folder)
+    page = comparison_page([shown], title="t", show_texts=True, counts=counts)
     assert "a &lt;secret&gt;" in page
     assert "Copies of requests" in page
-    [hidden] = found_comparisons(folder, names, tolerated=0.0, shown=False)
-    page = comparison_page([hidden], title="t", shown=False, counts=counts)
+    [hidden] = shadow_comparisons(folder, names, tolerated=0.0, show_texts=False)
+    page = comparison_page([hidden], title="t", show_texts=False, counts=counts)
     assert "secret" not in page
     assert "token 3; 5 and 5 tokens" in page
-    (folder / KEPT).unlink()
-    [lost] = found_comparisons(folder, names, tolerated=0.0, shown=True)
-    assert "(not kept)" in comparison_page([lost], title="t", shown=True, counts=counts)
-    assert found_comparisons(folder / "none", names, tolerated=0.0, shown=True) == []
+    (folder / PROMPTS).unlink()
+    [lost] = shadow_comparisons(folder, names, tolerated=0.0, show_texts=True)
+    assert "(not kept)" in comparison_page([lost], title="t", show_texts=True, counts=counts)
+    assert shadow_comparisons(folder / "none", names, tolerated=0.0, show_texts=True) == []
 
 
 def test_what_the_command_shows(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> None:
     """Figures and counts, before and after something was compared; prompts only on demand."""
     folder = sandbox.root / ".tritonctl" / "rollouts" / "1"
     about = {"slot": "b", "release": "2-b", "stable": "1-a", "settings": {}}
-    with controlling(folder.parent, 1) as (journal, _):
-        journal.add(Entry(0.0, Event.STARTED, about))
+    with open_journal(folder.parent, 1) as (journal, _):
+        journal.add(JournalEntry(0.0, JournalEvent.STARTED, about))
     empty = cli("rollout", "differences")
     assert "copies of requests" in empty.stdout
     assert "it has no shadow: set `rollout.shadow`" in empty.stderr
-    lines = Lines(folder)
+    lines = ComparisonLog(folder)
     for number in range(30):
         at = 1000.0 + number
-        apart = Measured(0.0, 1.0, (False, True), "token 3; 5 and 5 tokens")
-        lines.add(Found(at, MODEL, "text_generation", apart))
+        apart = Measurement(0.0, 1.0, (False, True), "token 3; 5 and 5 tokens")
+        lines.add(ComparisonRecord(at, MODEL, "text_generation", apart))
         answers = {"first": "a", "second": "a", "candidate": "b"}
-        lines.keep({"at": at, "model": MODEL, "text_input": "a prompt", "answers": answers})
+        lines.add_prompt({"at": at, "model": MODEL, "text_input": "a prompt", "answers": answers})
     report = tmp_path / "differences.html"
     done = cli("rollout", "differences", "-o", report, "--json")
     record = as_documented("rollout differences", done.stdout)

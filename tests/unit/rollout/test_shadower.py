@@ -21,11 +21,18 @@ from tests.fakes.text_server import MODEL, text_server
 from tritonctl.protocol.generation import SamplingParameters, generation_request
 from tritonctl.protocol.tensors import infer_request
 from tritonctl.rollout.metrics import Distances
-from tritonctl.rollout.shadow.answers import Version
-from tritonctl.rollout.shadow.config import ShadowConfig, Side
-from tritonctl.rollout.shadow.found import COUNTS, KEPT, LINES, Found, News, read_found
-from tritonctl.rollout.shadow.listening import Copy
-from tritonctl.rollout.shadow.room import BUSY, FULL, REFUSED, SILENT, Room
+from tritonctl.rollout.shadow.answers import VersionClient
+from tritonctl.rollout.shadow.capacity_probe import BUSY, FULL, REFUSED, SILENT, CapacityProbe
+from tritonctl.rollout.shadow.comparison_log import (
+    COUNTS,
+    LINES,
+    PROMPTS,
+    ComparisonRecord,
+    LogTail,
+    read_comparison_records,
+)
+from tritonctl.rollout.shadow.config import ShadowConfig, ShadowedServer
+from tritonctl.rollout.shadow.listening import RequestCopy
 from tritonctl.rollout.shadow.shadower import Shadower
 
 GRPC = {"content-type": "application/grpc"}
@@ -63,8 +70,8 @@ def config(folder: Path, stable: str, candidate: str, **more: Any) -> ShadowConf
     return ShadowConfig(
         socket=folder / "s",
         folder=folder,
-        stable=Side(url=stable, metrics_url=""),
-        candidate=Side(url=candidate, metrics_url=""),
+        stable=ShadowedServer(url=stable, metrics_url=""),
+        candidate=ShadowedServer(url=candidate, metrics_url=""),
         models=(MODEL, "encoder", "classifier", "reranker"),
         **{"patience_seconds": 0.3, "seconds": 5.0, **more},
     )
@@ -75,15 +82,15 @@ async def running(
     settings: ShadowConfig, pages: tuple[Page, Page] | None = None
 ) -> AsyncIterator[Shadower]:
     """A shadower at work."""
-    stable = Version(settings.stable.endpoint, settings.seconds)
-    candidate = Version(settings.candidate.endpoint, settings.seconds)
-    rooms = [Room("http://x", fetch=page) for page in pages or (Page(), Page())]
+    stable = VersionClient(settings.stable.endpoint, settings.seconds)
+    candidate = VersionClient(settings.candidate.endpoint, settings.seconds)
+    rooms = [CapacityProbe("http://x", fetch=page) for page in pages or (Page(), Page())]
     shadower = Shadower(
         settings,
         stable=stable,
         candidate=candidate,
-        rooms=(rooms[0], rooms[1]),
-        draw=random.Random(1),  # noqa: S311 - a seeded experiment
+        probes=(rooms[0], rooms[1]),
+        random_source=random.Random(1),  # noqa: S311 - a seeded experiment
     )
     task = asyncio.create_task(shadower.run())
     try:
@@ -103,14 +110,14 @@ async def until_done(shadower: Shadower, copies: int) -> None:
             await asyncio.sleep(0.005)
 
 
-def text(prompt: str, **sampling: Any) -> Copy:
+def text(prompt: str, **sampling: Any) -> RequestCopy:
     """A copy of a request for a text."""
     request = generation_request(MODEL, prompt, SamplingParameters(**{"max_tokens": 5, **sampling}))
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
-    return Copy(path, GRPC, request.SerializeToString())
+    return RequestCopy(path, GRPC, request.SerializeToString())
 
 
-def rows(model: str, *texts: bytes, **more: list[bytes]) -> Copy:
+def rows(model: str, *texts: bytes, **more: list[bytes]) -> RequestCopy:
     """A copy of a request with rows."""
 
     inputs = {"text_input": np.array([[one] for one in texts], dtype=object)}
@@ -118,23 +125,23 @@ def rows(model: str, *texts: bytes, **more: list[bytes]) -> Copy:
         name: np.array([[one] for one in given], dtype=object) for name, given in more.items()
     }
     content = infer_request(model, inputs, []).SerializeToString()
-    return Copy("/inference.GRPCInferenceService/ModelInfer", GRPC, content)
+    return RequestCopy("/inference.GRPCInferenceService/ModelInfer", GRPC, content)
 
 
 def shadowed(
-    settings: ShadowConfig, copies: list[Copy], pages: tuple[Page, Page] | None = None
-) -> tuple[list[Found], Shadower]:
+    settings: ShadowConfig, copies: list[RequestCopy], pages: tuple[Page, Page] | None = None
+) -> tuple[list[ComparisonRecord], Shadower]:
     """What is found of these copies."""
 
     async def go() -> Shadower:
         async with running(settings, pages) as shadower:
             for copy in copies:
-                shadower.take(copy)
+                shadower.enqueue(copy)
             await until_done(shadower, len(copies))
             return shadower
 
     shadower = asyncio.run(go())
-    return list(read_found(settings.folder)), shadower
+    return list(read_comparison_records(settings.folder)), shadower
 
 
 @contextmanager
@@ -153,14 +160,14 @@ def test_versions_that_differ_in_a_token(tmp_path: Path) -> None:
         assert [len(stable.requests), len(candidate.requests)] == [6, 3]
         seeds = [request.raw_input_contents[-2] for request in stable.requests]
         assert len(set(seeds)) == 3
-    assert [one.measured.note for one in found] == ["token 3; 5 and 5 tokens"] * 3
+    assert [one.measurement.note for one in found] == ["token 3; 5 and 5 tokens"] * 3
     assert [(one.model, one.task) for one in found] == [(MODEL, "text_generation")] * 3
-    assert found[0].measured.figures == {"first_token": (None, 2), "log_probs": (0.0, 0.0)}
-    assert found[0].measured.times is not None
-    assert all(ms is not None and ms > 0 for ms in found[0].measured.times.first)
-    assert News(tmp_path).news() == [Distances(0.0, 1.0)] * 3
+    assert found[0].measurement.figures == {"first_token": (None, 2), "log_probs": (0.0, 0.0)}
+    assert found[0].measurement.times is not None
+    assert all(ms is not None and ms > 0 for ms in found[0].measurement.times.first)
+    assert LogTail(tmp_path).new_distances() == [Distances(0.0, 1.0)] * 3
     assert "secret" not in (tmp_path / LINES).read_text(encoding="utf-8")
-    assert not (tmp_path / KEPT).exists()
+    assert not (tmp_path / PROMPTS).exists()
 
 
 def test_versions_that_are_alike(tmp_path: Path) -> None:
@@ -175,7 +182,7 @@ def test_versions_that_are_alike(tmp_path: Path) -> None:
         ]
         found, _ = shadowed(config(tmp_path, stable.url, candidate.url), copies)
         assert len(stable.requests) == 2 * len(candidate.requests) == 10
-    assert [(one.measured.noise, one.measured.candidate) for one in found] == [(0, 0)] * 5
+    assert [(one.measurement.noise, one.measurement.candidate) for one in found] == [(0, 0)] * 5
     assert {one.task for one in found} == {"embedding", "classification", "rerank"}
 
 
@@ -185,9 +192,9 @@ def test_vectors_and_orders_that_differ(tmp_path: Path) -> None:
         candidate.factor = -40.0
         copies = [rows("encoder", b"one", b"three"), rows("encoder", b"one")]
         found, _ = shadowed(config(tmp_path, stable.url, candidate.url, in_flight=1), copies)
-    assert [one.measured.differs for one in found] == [(False, True)] * 2
-    assert found[0].measured.note == "2 of 2 rows"
-    assert found[1].measured.figures["cosine"][0] == pytest.approx(1)
+    assert [one.measurement.differs for one in found] == [(False, True)] * 2
+    assert found[0].measurement.note == "2 of 2 rows"
+    assert found[1].measurement.figures["cosine"][0] == pytest.approx(1)
 
 
 def test_a_candidate_that_refuses_what_stable_answers(tmp_path: Path) -> None:
@@ -200,11 +207,11 @@ def test_a_candidate_that_refuses_what_stable_answers(tmp_path: Path) -> None:
         candidate.before = refuse
         settings = config(tmp_path, stable.url, candidate.url, seconds=0.3)
         found, _ = shadowed(settings, [rows("encoder", b"one")])
-        assert found[0].measured.note == "candidate: refused"
+        assert found[0].measurement.note == "candidate: refused"
         candidate.before = lambda *_: time.sleep(0.6)
         found, _ = shadowed(settings, [rows("encoder", b"one")])
-        assert found[1].measured.note == "candidate: no answer in time"
-    assert [(one.measured.noise, one.measured.candidate) for one in found] == [(0, 1)] * 2
+        assert found[1].measurement.note == "candidate: no answer in time"
+    assert [(one.measurement.noise, one.measurement.candidate) for one in found] == [(0, 1)] * 2
 
 
 def test_a_server_that_is_full_or_gone(tmp_path: Path) -> None:
@@ -221,7 +228,7 @@ def test_a_server_that_is_full_or_gone(tmp_path: Path) -> None:
     assert found == []
     assert shadower.counts.left == {
         "a server was full": 1,
-        f"no server had room in time: candidate: {REFUSED}": 1,
+        f"no server had capacity in time: candidate: {REFUSED}": 1,
     }
     with task_server() as stable:
         settings = config(tmp_path, stable.url, "127.0.0.1:1")
@@ -239,23 +246,23 @@ def test_nothing_is_asked_while_servers_are_full(
         found, shadower = shadowed(settings, [text("x")], (Page(), Page(page)))
         assert (stable.requests, candidate.requests) == ([], [])
     assert found == []
-    assert shadower.counts.left == {f"no server had room in time: candidate: {why}": 1}
+    assert shadower.counts.left == {f"no server had capacity in time: candidate: {why}": 1}
 
 
 def test_a_page_is_believed_for_half_a_second() -> None:
     """And room is back as soon as it says so."""
     now, page = [0.0], Page(waiting(3))
-    room = Room("http://x", clock=lambda: now[0], fetch=page)
+    room = CapacityProbe("http://x", clock=lambda: now[0], fetch=page)
 
     async def lacking() -> str:
-        return await room.lacking(4)
+        return await room.missing_capacity(4)
 
     assert asyncio.run(lacking()) == FULL
     page.text = active(3)
     assert (asyncio.run(lacking()), page.read) == (FULL, 1)
     now[0] = 0.6
     assert (asyncio.run(lacking()), page.read) == ("", 2)
-    room.refused()
+    room.record_refusal()
     assert asyncio.run(lacking()) == REFUSED
     now[0] = 6.0
     assert asyncio.run(lacking()) == ""
@@ -267,24 +274,24 @@ def test_bounds_of_the_queue(tmp_path: Path) -> None:
     async def go() -> Shadower:
         settings = config(tmp_path, "127.0.0.1:1", "127.0.0.1:1", waiting=2)
         async with running(settings, (Page(None), Page(None))) as shadower:
-            shadower.take(Copy("/v2/models/m/ready", {}, b""))
+            shadower.enqueue(RequestCopy("/v2/models/m/ready", {}, b""))
             for _ in range(5):
-                shadower.take(text("x"))
+                shadower.enqueue(text("x"))
             await until_done(shadower, 5)
             return shadower
 
     counts = asyncio.run(go()).counts
     assert (counts.copies, counts.compared) == (5, 0)
-    assert counts.left["more wait than may"] == 3
+    assert counts.left["the queue was full"] == 3
 
 
 def test_models_that_are_not_public(tmp_path: Path) -> None:
     """Are nobody's to ask."""
     settings = config(tmp_path, "127.0.0.1:1", "127.0.0.1:1")
-    _, shadower = shadowed(settings, [rows("plain", b"x"), Copy("/x", GRPC, None)])
+    _, shadower = shadowed(settings, [rows("plain", b"x"), RequestCopy("/x", GRPC, None)])
     assert shadower.counts.left == {
-        "no public model": 1,
-        "it is too long, or compressed": 1,
+        "not a public model": 1,
+        "too long, or compressed": 1,
     }
 
 
@@ -294,7 +301,7 @@ def test_prompts_are_kept_if_asked_for(tmp_path: Path) -> None:
         candidate.shift = 1
         settings = config(tmp_path, stable.url, candidate.url, keep_prompts=True)
         shadowed(settings, [text("a prompt")])
-    file = tmp_path / KEPT
+    file = tmp_path / PROMPTS
     assert file.stat().st_mode & 0o777 == 0o600
     (record,) = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     assert record["text_input"] == "a prompt"
@@ -307,26 +314,26 @@ def test_lines_are_read_once_and_whole(tmp_path: Path) -> None:
     """A torn line waits for its end; one that is none is passed over."""
     with texts() as (stable, candidate):
         found, _ = shadowed(config(tmp_path, stable.url, candidate.url), [text("x")] * 2)
-    news = News(tmp_path)
-    assert len(news.news()) == 2
-    assert news.news() == []
+    news = LogTail(tmp_path)
+    assert len(news.new_distances()) == 2
+    assert news.new_distances() == []
     file = tmp_path / LINES
     line = found[0].line()
     with file.open("a") as opened:
         opened.write(line[:20])
-    assert news.news() == []
+    assert news.new_distances() == []
     with file.open("a") as opened:
         opened.write(line[20:] + "nonsense\n" + '{"noise": 2}\n' + line)
-    assert len(news.news()) == 2
-    assert len(News(tmp_path, news.offset).news()) == 0
-    assert len(list(read_found(tmp_path))) == 4
-    assert Found.of(line.encode()) == found[0]
+    assert len(news.new_distances()) == 2
+    assert len(LogTail(tmp_path, news.offset).new_distances()) == 0
+    assert len(list(read_comparison_records(tmp_path))) == 4
+    assert ComparisonRecord.of(line.encode()) == found[0]
 
 
 def test_no_lines_yet(tmp_path: Path) -> None:
     """Nothing is found, and nothing fails."""
-    assert News(tmp_path).news() == []
-    assert list(read_found(tmp_path)) == []
+    assert LogTail(tmp_path).new_distances() == []
+    assert list(read_comparison_records(tmp_path)) == []
     assert not (tmp_path / COUNTS).exists()
 
 
@@ -340,11 +347,11 @@ def test_a_mistake_of_ours_quotes_nobody(
 
     with texts() as (stable, candidate):
         settings = config(tmp_path, stable.url, candidate.url)
-        for name in ("question_of", "prepared"):
+        for name in ("question_of", "shadow_request"):
             with monkeypatch.context() as patch:
                 patch.setattr(f"tritonctl.rollout.shadow.shadower.{name}", mistaken)
                 _, shadower = shadowed(settings, [text("x")])
-            assert shadower.counts.left == {"a mistake of ours": 1}
+            assert shadower.counts.left == {"internal error": 1}
     assert caplog.text.count("a question failed: KeyError") == 2
     assert "in mistaken" in caplog.text
     assert "a secret" not in caplog.text.replace('raise KeyError("a secret")', "")

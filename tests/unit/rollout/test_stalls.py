@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from tritonctl.rollout.stalls import Stalls
+from tritonctl.rollout.stalls import StallTest
 
 MOST = 0.0002
 ENOUGH = 100 / 0.13
@@ -19,7 +19,7 @@ def played(
 ) -> tuple[float, int, int]:
     """The highest evidence; the candidate's requests until it was enough, and all of them."""
     draw = random.Random(seed)  # noqa: S311 - a seeded experiment
-    test, highest, until, requests = Stalls(), 0.0, 0, 0
+    test, highest, until, requests = StallTest(), 0.0, 0, 0
     for _ in range(seconds):
         mine = sum(draw.random() < share for _ in range(rate))
         requests += mine
@@ -41,11 +41,11 @@ def test_a_window_is_a_fair_bet(share: float) -> None:
     mean, chance = 0.0, MOST
     for mine in range(3):
         for theirs in range(3):
-            test = Stalls()
+            test = StallTest()
             for moment in range(10):  # the first window says what is usual
                 stalled = (mine, theirs) if moment == 9 else (0, 0)
                 test.update((stalled[0], requests), (stalled[1], others), MOST)
-            before = Stalls()
+            before = StallTest()
             for _ in range(5):
                 before.update((0, requests), (0, others), MOST)
             weight = math.prod(
@@ -67,7 +67,7 @@ def test_one_in_two_hundred(share: float, most: int) -> None:
 def test_what_holds_up_both() -> None:
     """A slow service, or a machine that stands still for seconds: nobody's fault."""
     assert played(600, 20, 0.05, (0.01, 0.01))[0] < 100
-    test = Stalls()
+    test = StallTest()
     for second in range(60):
         pause = second % 20 == 10
         test.update((1 if pause else 0, 1), (19 if pause else 0, 19), MOST)
@@ -76,7 +76,7 @@ def test_what_holds_up_both() -> None:
 
 def test_one_pause_is_no_evidence_enough() -> None:
     """All requests of seven seconds stand still, once: one bet or two."""
-    test = Stalls()
+    test = StallTest()
     for second in range(120):
         test.update((20, 20) if 50 <= second < 57 else (0, 20), (0, 0), MOST)
     assert test.evidence < ENOUGH
@@ -84,7 +84,7 @@ def test_one_pause_is_no_evidence_enough() -> None:
 
 def test_no_requests_no_bet() -> None:
     """Nothing is known of a candidate without any."""
-    test = Stalls()
+    test = StallTest()
     for _ in range(30):
         test.update((0, 0), (1, 20), MOST)
     assert test.evidence == pytest.approx(1)

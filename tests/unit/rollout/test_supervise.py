@@ -14,16 +14,17 @@ import pytest
 
 from tests.fakes.rollout_world import LOADED, STARTED
 from tritonctl.errors import HostError
+from tritonctl.gateway.placement import gateway_of
+from tritonctl.gateway.shares import ROLLBACK_ROUTES, ROUTES, TrafficSplit, read_split
+from tritonctl.releases.slots import Slot
 from tritonctl.rollout import control, supervise
 from tritonctl.rollout.control import TAKE_BACK
-from tritonctl.rollout.journal import JOURNAL, controlling
-from tritonctl.rollout.steering import Source, launch
+from tritonctl.rollout.journal import JOURNAL, open_journal
+from tritonctl.rollout.steering import ProjectSource, launch_controller
 from tritonctl.rollout.traffic import Traffic
-from tritonctl.server import groups, restarts
-from tritonctl.server.becoming import STOPPING
-from tritonctl.server.gateway.placement import gateway_of
-from tritonctl.server.gateway.shares import BACK, ROUTES, Division, read_division
-from tritonctl.server.slots import Slot
+from tritonctl.runtimes import slot_servers
+from tritonctl.supervision import restarts
+from tritonctl.supervision.exec_launcher import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -43,9 +44,9 @@ sys.exit(how)
 @pytest.fixture
 def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A specification whose controller dies at once; what gives up writes a file."""
-    monkeypatch.setattr(restarts, "PAUSES", (0.0,) * len(restarts.PAUSES))
+    monkeypatch.setattr(restarts, "RESTART_DELAYS", (0.0,) * len(restarts.RESTART_DELAYS))
     program = [sys.executable, "-S", "-c"]
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     yield {
         "argv": [*program, RAN, "-9"],
         "given_up": [*program, "open('back', 'w')"],
@@ -80,16 +81,16 @@ def half(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     sandbox.data["rollout"] = {"user_header": "x-user-id"}
     sandbox.write()
     project = sandbox.load()
-    folder = groups.routes_folder(project)
+    folder = slot_servers.routes_folder(project)
     folder.mkdir(parents=True)
-    place = groups.placement(project)
+    place = slot_servers.gateway_placement(project)
     Traffic(folder, gateway_of(project), place, project.rollout).move(50)
     rollouts = project.state / "rollouts"
-    with controlling(rollouts, 1) as (journal, _):
+    with open_journal(rollouts, 1) as (journal, _):
         for entry in (STARTED, LOADED):
             journal.add(entry)
     monkeypatch.setattr("tritonctl.rollout.steering.subprocess.run", lambda *_, **__: None)
-    launch(project, Source(sandbox.root, None, ()), rollouts / "1")
+    launch_controller(project, ProjectSource(sandbox.root, None, ()), rollouts / "1")
     return rollouts / "1" / "controller.json", folder / ROUTES
 
 
@@ -97,7 +98,7 @@ def half(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 def test_the_last_resort(half: tuple[Path, Path], sandbox: Sandbox, damage: str) -> None:
     """Stable has all users again, also where a damaged file is what the controller died of."""
     specification, routes = half
-    assert read_division(routes) == Division(Slot.A, 50)
+    assert read_split(routes) == TrafficSplit(Slot.A, 50)
     if damage == "project":
         sandbox.file.write_text("models: [", encoding="utf-8")
     if damage == "all":
@@ -107,13 +108,13 @@ def test_the_last_resort(half: tuple[Path, Path], sandbox: Sandbox, damage: str)
     asked = json.loads(specification.read_text(encoding="utf-8"))["given_up"]
     assert asked[-2:] == [str(specification), TAKE_BACK]
     assert control.main(asked[-2:]) == supervise.DONE
-    assert read_division(routes) == Division(Slot.A, 0)
+    assert read_split(routes) == TrafficSplit(Slot.A, 0)
 
 
 def test_no_way_back(half: tuple[Path, Path], sandbox: Sandbox) -> None:
     """Neither a project nor prepared routes: it is said, with the file."""
     specification, routes = half
     sandbox.file.unlink()
-    (routes.parent / BACK).unlink()
-    with pytest.raises(HostError, match=BACK):
+    (routes.parent / ROLLBACK_ROUTES).unlink()
+    with pytest.raises(HostError, match=ROLLBACK_ROUTES):
         control.main([str(specification), TAKE_BACK])

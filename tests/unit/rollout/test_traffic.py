@@ -12,29 +12,32 @@ import pytest
 from pydantic import ValidationError
 
 from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.gateway.placement import EnvoyUpstream, GatewayPlacement, SlotGroups
+from tritonctl.gateway.shares import ROLLBACK_ROUTES, ROUTES, TrafficSplit, read_split
 from tritonctl.project.rollout import Rollout
 from tritonctl.project.server import Gateway
+from tritonctl.releases.slots import Slot
 from tritonctl.rollout.traffic import Traffic
-from tritonctl.server.gateway.placement import Placement, TwoGroups, Upstream
-from tritonctl.server.gateway.shares import BACK, ROUTES, Division, read_division
-from tritonctl.server.slots import Slot
 
 ROLLOUT = Rollout(user_header="x-user-id")
-PLACEMENT = Placement(
-    upstreams=(Upstream("127.0.0.1", 9001, 9000),),
+PLACEMENT = GatewayPlacement(
+    upstreams=(EnvoyUpstream("127.0.0.1", 9001, 9000),),
     address="127.0.0.1",
     port=8080,
     admin_address="127.0.0.1",
     admin_port=8081,
     secrets={},
     frontend=("127.0.0.1", 9004),
-    slots=TwoGroups(Slot.A, "/etc/envoy/routes/routes.json", "/etc/envoy/endpoints"),
+    slots=SlotGroups(Slot.A, "/etc/envoy/routes/routes.json", "/etc/envoy/endpoints"),
 )
-PROMOTED = replace(PLACEMENT, slots=TwoGroups(Slot.B, "/etc/envoy/routes/routes.json"))
+PROMOTED = replace(PLACEMENT, slots=SlotGroups(Slot.B, "/etc/envoy/routes/routes.json"))
 
 
 def traffic(
-    folder: Path, placement: Placement = PLACEMENT, settings: Rollout = ROLLOUT, **gateway: Any
+    folder: Path,
+    placement: GatewayPlacement = PLACEMENT,
+    settings: Rollout = ROLLOUT,
+    **gateway: Any,
 ) -> Traffic:
     """Of a gateway with these settings."""
     return Traffic(folder, Gateway.model_validate(gateway), placement, settings)
@@ -129,13 +132,13 @@ def test_a_request_that_was_not_begun_goes_to_stable(retries: int, tmp_path: Pat
 
 def test_steps_and_back(tmp_path: Path) -> None:
     """The file is the state; a new controller reads it, and goes on or back from there."""
-    traffic(tmp_path).begin()
+    traffic(tmp_path).write_initial_routes()
     assert traffic(tmp_path).share() == 0
     assert by_user(tmp_path) == []
     for share in (1, 5, 5, 12.5):  # the same again, after a crash
         traffic(tmp_path).move(share)
         assert traffic(tmp_path).share() == share
-    traffic(tmp_path).begin()  # Envoy is started again
+    traffic(tmp_path).write_initial_routes()  # Envoy is started again
     assert traffic(tmp_path).share() == 12.5
     for _ in range(2):
         traffic(tmp_path).roll_back()
@@ -150,7 +153,7 @@ def test_the_slots_change_places(tmp_path: Path) -> None:
     after = traffic(tmp_path, PROMOTED)
     assert after.share() == 0
     after.roll_back()
-    assert read_division(tmp_path / ROUTES) == Division(Slot.B, 0)
+    assert read_split(tmp_path / ROUTES) == TrafficSplit(Slot.B, 0)
     after.move(5)
     assert after.share() == 5
     for route in by_user(tmp_path):
@@ -161,11 +164,11 @@ def test_the_slots_change_places(tmp_path: Path) -> None:
 def test_a_promotion_that_was_cut_short_is_mended(tmp_path: Path) -> None:
     """The routes still lead to the slot that is not stable any more."""
     traffic(tmp_path).move(100)
-    traffic(tmp_path, PROMOTED).begin()
-    assert read_division(tmp_path / ROUTES) == Division(Slot.B, 0)
-    assert read_division(tmp_path / BACK) == Division(Slot.A, 0)
+    traffic(tmp_path, PROMOTED).write_initial_routes()
+    assert read_split(tmp_path / ROUTES) == TrafficSplit(Slot.B, 0)
+    assert read_split(tmp_path / ROLLBACK_ROUTES) == TrafficSplit(Slot.A, 0)
     traffic(tmp_path, PROMOTED).move(1)
-    assert read_division(tmp_path / BACK) == Division(Slot.B, 0)
+    assert read_split(tmp_path / ROLLBACK_ROUTES) == TrafficSplit(Slot.B, 0)
 
 
 def test_a_rollback_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +227,7 @@ def test_who_is_a_user(settings: dict[str, Any], said: str, tmp_path: Path) -> N
 
 def test_an_envoy_that_cannot_move_anybody(tmp_path: Path) -> None:
     """Its configuration was made for one group of servers."""
-    with pytest.raises(ConfigurationError, match="one group of servers"):
+    with pytest.raises(ConfigurationError, match="one server group"):
         traffic(tmp_path, replace(PLACEMENT, slots=None))
 
 
@@ -270,9 +273,9 @@ def copied(folder: Path) -> dict[str, int]:
 def test_a_share_of_the_questions_is_copied(tmp_path: Path) -> None:
     """From `mirror` on, before anybody is moved; a rollback ends it. No metadata, no health."""
     made = traffic(tmp_path, SHADOWED, ROLLOUT.model_copy(update={"shadow": 0.05}))
-    made.begin()
+    made.write_initial_routes()
     assert copied(tmp_path) == {}
-    made.mirror()
+    made.start_mirroring()
     assert made.share() == 0
     whole = copied(tmp_path)
     assert {"ModelInfer", "ModelStreamInfer", "/v1/"} <= whole.keys()
@@ -280,7 +283,7 @@ def test_a_share_of_the_questions_is_copied(tmp_path: Path) -> None:
     assert not {"ModelReady", "ModelMetadata", "ServerReady", "Check"} & whole.keys()
     made.move(5)
     assert copied(tmp_path) == whole
-    made.mirror()
+    made.start_mirroring()
     assert (made.share(), copied(tmp_path)) == (5, whole)
     made.roll_back()
     assert copied(tmp_path) == {}
@@ -288,10 +291,10 @@ def test_a_share_of_the_questions_is_copied(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("placement", "shadow"), [(SHADOWED, 0.0), (PLACEMENT, 0.5)])
 def test_nothing_is_copied_where_nobody_takes_it(
-    placement: Placement, shadow: float, tmp_path: Path
+    placement: GatewayPlacement, shadow: float, tmp_path: Path
 ) -> None:
     """No share, or no socket."""
     made = traffic(tmp_path, placement, ROLLOUT.model_copy(update={"shadow": shadow}))
-    made.mirror()
+    made.start_mirroring()
     made.move(5)
     assert copied(tmp_path) == {}

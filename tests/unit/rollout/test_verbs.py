@@ -17,10 +17,11 @@ import pytest
 from tests.fakes.rollout_world import LOADED, STARTED, Killed, Service, world_of
 from tests.json_page import as_documented
 from tritonctl.errors import ConfigurationError, RepositoryError, ServerError
+from tritonctl.releases.slots import Slot
+from tritonctl.releases.store import StoredRelease
 from tritonctl.rollout.controller import Controller
-from tritonctl.rollout.journal import Entry, Event, controlling, read
+from tritonctl.rollout.journal import JournalEntry, JournalEvent, open_journal, read_journal
 from tritonctl.rollout.metrics import Counters, Histogram
-from tritonctl.server.slots import Slot
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -64,7 +65,7 @@ class Host:
             if self.over.wait(0.01):
                 raise Killed
 
-        with suppress(Killed), controlling(folder.parent, int(folder.name)) as (journal, entries):
+        with suppress(Killed), open_journal(folder.parent, int(folder.name)) as (journal, entries):
             Controller(journal, entries, folder, world_of(self.service, sleep)).run()
 
 
@@ -74,18 +75,21 @@ def host(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     sandbox.data["rollout"] = {"user_header": "x-user-id", "hold_seconds": 1e6}
     sandbox.write()
     host = Host(sandbox.root)
-    stored = [SimpleNamespace(name=name, number=int(name[0])) for name in ("1-aaaa", "2-bbbb")]
+    stored = [StoredRelease(Path(name), None) for name in ("1-aaaa", "2-bbbb")]
     for name, value in (
         ("starting.stored_releases", lambda _: stored),
-        ("standing.stored_releases", lambda _: stored),
-        ("one_host.running_server", lambda _: SimpleNamespace(release="1-aaaa")),
-        ("one_host.groups.stable_slot", lambda _: Slot(host.service.stable)),
-        ("one_host.groups.start_candidate", host.start_candidate),
-        ("one_host.groups.stop_group", lambda *_, **__: host.service.loaded.discard("b")),
-        ("one_host.Host.counts", lambda _, slot: host.counted.get(slot.value)),
-        ("starting.launch", host.launch),
-        ("steering.launch", host.launch),
-        ("one_host.Host.take_back", lambda *_: host.service.roll_back()),
+        ("status.stored_releases", lambda _: stored),
+        ("host_environment.running_server", lambda _: SimpleNamespace(release="1-aaaa")),
+        ("host_environment.slot_servers.stable_slot", lambda _: Slot(host.service.stable)),
+        ("host_environment.slot_servers.start_candidate", host.start_candidate),
+        (
+            "host_environment.slot_servers.stop_slot",
+            lambda *_, **__: host.service.loaded.discard("b"),
+        ),
+        ("host_environment.HostPlatform.counters", lambda _, slot: host.counted.get(slot.value)),
+        ("starting.launch_controller", host.launch),
+        ("steering.launch_controller", host.launch),
+        ("host_environment.HostPlatform.take_back", lambda *_: host.service.roll_back()),
     ):
         monkeypatch.setattr(f"tritonctl.rollout.{name}", value)
     yield host
@@ -100,32 +104,30 @@ def test_all_verbs(host: Host, cli: Cli, tmp_path: Path) -> None:
     refused = cli("rollout", "start", "2", "--json")
     assert refused.returncode == 2
     assert "rollout 1 of release 2-bbbb is under way" in json.loads(refused.stdout)["problem"]
-    for verb in (("up", "--release", "2"), ("rollback",)):
+    for verb in (("up", "--release", "2"), ("releases", "rollback")):
         refused = cli(*verb)
         assert refused.returncode == 2
-        assert "rollout 1 of release 2-bbbb is under way, judged beside 1-aaaa" in refused.stderr
+        assert "rollout 1 of release 2-bbbb is under way and compared with 1-aaaa" in refused.stderr
     while not host.service.acts:
         time.sleep(0.01)
     told = as_documented("rollout pause", cli("rollout", "pause", "--json").stdout)
-    assert (told["phase"], told["share"]) == ("holding", 1.0)
-    assert "  not judged: other answers, memory\n" in cli("rollout", "status").stdout
+    assert (told["phase"], told["share_percent"]) == ("holding", 1.0)
+    assert "  not tested: different answers, memory\n" in cli("rollout", "status").stdout
     told = as_documented("rollout resume", cli("rollout", "resume", "--json").stdout)
     assert told["phase"] == "stepping"
     refused = cli("rollout", "resume")
     assert refused.returncode == 2
     assert "rollout 1 is not paused" in refused.stderr
     told = as_documented("rollout promote", cli("rollout", "promote", "--json").stdout)
-    assert (told["phase"], told["share"]) == ("promoted", 100.0)
+    assert (told["phase"], told["share_percent"]) == ("promoted", 100.0)
     assert host.service.stable == "b"
     assert cli("rollout", "promote").returncode == 2
     told = as_documented("rollout abort", cli("rollout", "abort", "--at-once", "--json").stdout)
     assert (told["phase"], told["closed"]) == ("rolled_back", True)
     assert (host.service.stable, host.service.loaded) == ("a", {"a"})
     page = tmp_path / "rollout.html"
-    told = as_documented(
-        "rollout status", cli("rollout", "status", "--json", "--page", page).stdout
-    )
-    assert told["page"] == str(page)
+    told = as_documented("rollout status", cli("rollout", "status", "--json", "-o", page).stdout)
+    assert told["report"] == str(page)
     assert "by hand" in page.read_text()
     watched = cli("rollout", "watch", "--json")
     assert watched.returncode == 8
@@ -143,7 +145,7 @@ def test_a_dead_controller(host: Host, cli: Cli) -> None:
     host.end()
     watched = cli("rollout", "watch")
     assert watched.returncode == 7
-    assert "its controller is gone: `tritonctl rollout resume` goes on" in watched.stdout
+    assert "the controller is gone: `tritonctl rollout resume` continues" in watched.stdout
     assert max(map(len, watched.stdout.splitlines())) <= 80
     assert cli("rollout", "start", "2").returncode == 2
     assert "process" in cli("rollout", "resume").stdout
@@ -172,7 +174,7 @@ def test_what_is_not_loaded(
     """Refused: no rollout. Tried in vain: one that is over."""
     host.failure = failure
     assert cli("rollout", "start", "2").returncode == code
-    events = [entry.event.value for entry in read(host.rollouts / "1")]
+    events = [entry.event.value for entry in read_journal(host.rollouts / "1")]
     assert [event for event in events if event in left] == left
     assert bool(events) == bool(left)
     assert host.service.acts == []
@@ -185,12 +187,14 @@ def test_what_servers_count_is_judged(host: Host, cli: Cli) -> None:
     times = {"ttft": Histogram((1.0,), (3, 0))}
     host.counted = {"a": Counters(3, 0, times, 5), "b": Counters(0, 0, {}, 7)}
     cli("rollout", "start", "2")
-    loaded = next(one for one in read(host.rollouts / "1") if one.event is Event.LOADED)
-    assert loaded.about == {"times": ["ttft"], "memory": True}
+    loaded = next(
+        one for one in read_journal(host.rollouts / "1") if one.event is JournalEvent.LOADED
+    )
+    assert loaded.details == {"times": ["ttft"], "memory": True}
     while not host.service.acts:
         time.sleep(0.01)
     shown = cli("rollout", "status").stdout
-    assert "  not judged: other answers\n" in shown
+    assert "  not tested: different answers\n" in shown
     assert "  memory  " in shown
 
 
@@ -200,10 +204,10 @@ def test_servers_that_tell_nothing(host: Host, cli: Cli, monkeypatch: pytest.Mon
     def fails(*_: object) -> None:
         raise ServerError("no metrics", remedy="look why")
 
-    monkeypatch.setattr("tritonctl.rollout.one_host.Host.counts", fails)
+    monkeypatch.setattr("tritonctl.rollout.host_environment.HostPlatform.counters", fails)
     assert cli("rollout", "start", "2").returncode == 7
     assert (host.loads, host.service.loaded) == (["2-bbbb"], {"a"})
-    assert [entry.event for entry in read(host.rollouts / "1")][-1] is Event.CLOSED
+    assert [entry.event for entry in read_journal(host.rollouts / "1")][-1] is JournalEvent.CLOSED
 
 
 def test_nothing_to_show(cli: Cli, sandbox: Sandbox) -> None:
@@ -213,13 +217,13 @@ def test_nothing_to_show(cli: Cli, sandbox: Sandbox) -> None:
         assert done.returncode == 2
         assert "the project has had none" in done.stderr
     assert cli("rollout", "start", "2").returncode == ConfigurationError.exit_code
-    with controlling(sandbox.root / ".tritonctl" / "rollouts", 1) as (journal, _):
+    with open_journal(sandbox.root / ".tritonctl" / "rollouts", 1) as (journal, _):
         journal.add(STARTED)
         journal.add(LOADED)
-        journal.add(Entry(1.0, Event.PROMOTED, {"reason": "all steps"}))
-        journal.add(Entry(1.0, Event.MOVED, {"confirmed": True, "seconds": 0.1}))
-        journal.add(Entry(2.0, Event.CLOSED, {"slot": "a"}))
-    assert "no rollout 2: the last one is 1" in cli("rollout", "status", "-n", "2").stderr
+        journal.add(JournalEntry(1.0, JournalEvent.PROMOTED, {"reason": "all steps"}))
+        journal.add(JournalEntry(1.0, JournalEvent.MOVED, {"confirmed": True, "seconds": 0.1}))
+        journal.add(JournalEntry(2.0, JournalEvent.CLOSED, {"slot": "a"}))
+    assert "no rollout 2: the last one is 1" in cli("rollout", "status", "--number", "2").stderr
     watched = cli("rollout", "watch")
     assert (watched.returncode, "promoted" in watched.stdout) == (0, True)
     over = cli("rollout", "abort")

@@ -20,13 +20,13 @@ from tests.loadtests.key_gate import Gate, grpc_gate
 from tests.unit.conftest import Cli, Sandbox
 from tritonctl.cli.options import API_KEY_VARIABLE, AccessOptions
 from tritonctl.errors import HostError, TritonctlError, UsageError
-from tritonctl.loadtest.run.jobs import target_of
+from tritonctl.loadtest.run.jobs import resolve_target
 from tritonctl.loadtest.run.server_facts import server_facts
 from tritonctl.protocol.api_key import HEADER, ApiKey
 from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.inspection import inspect
-from tritonctl.server.security.certificates import make_certificates
+from tritonctl.security.certificates import make_certificates
 
 KEY = "5ecret-of-alice"
 OUTSIDE = "gateway.example.com:8080"
@@ -187,7 +187,7 @@ def test_options(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert named("a:1", file, True) == Endpoint("a:1", api_key=ApiKey(file, True))
     with pytest.raises(UsageError, match="need the address of a server"):
         named(None, file)
-    with pytest.raises(UsageError, match="is given without an API key"):
+    with pytest.raises(UsageError, match="--api-key-in-clear requires an API key"):
         named("a:1", None, True)
     monkeypatch.setenv(API_KEY_VARIABLE, str(file))
     assert named("a:1") == Endpoint("a:1", api_key=ApiKey(file))
@@ -233,11 +233,11 @@ def test_compare_takes_the_options_for_servers_only(file: Path, sandbox: Sandbox
 def test_a_load_test_of_http_has_no_tls(file: Path) -> None:
     """So neither a certificate nor a key may seem to be protected."""
     project: Any = None  # not looked at: the server is named
-    with pytest.raises(UsageError, match="no TLS over HTTP"):
-        target_of(project, "http", Endpoint(OUTSIDE, ClientTls("ca"), api_key=ApiKey(file)))
+    with pytest.raises(UsageError, match="do not support TLS over HTTP"):
+        resolve_target(project, "http", Endpoint(OUTSIDE, ClientTls("ca"), api_key=ApiKey(file)))
     with pytest.raises(UsageError, match="in clear text"):
-        target_of(project, "http", Endpoint(f"http://{OUTSIDE}/", api_key=ApiKey(file)))
-    found = target_of(project, "http", Endpoint("http://127.0.0.1:1/", api_key=ApiKey(file)))
+        resolve_target(project, "http", Endpoint(f"http://{OUTSIDE}/", api_key=ApiKey(file)))
+    found = resolve_target(project, "http", Endpoint("http://127.0.0.1:1/", api_key=ApiKey(file)))
     assert found.endpoint == Endpoint("127.0.0.1:1", api_key=ApiKey(file))
 
 

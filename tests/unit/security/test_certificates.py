@@ -29,12 +29,13 @@ from cryptography.x509.oid import NameOID
 from tritonctl.errors import ConfigurationError, HostError, UsageError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import ClientTls
-from tritonctl.server.security.certificate_checks import (
+from tritonctl.security.certificate_checks import (
     certificate_files,
     check_gateway,
-    checked_tls,
+    check_server_tls,
+    exposed_keys,
 )
-from tritonctl.server.security.certificates import make_certificates, tls_section
+from tritonctl.security.certificates import make_certificates, tls_section
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -145,19 +146,19 @@ def test_paths_are_the_project_file_s(cli: Cli, sandbox: Sandbox) -> None:
     section = json.loads(done.stdout)["tls"]
     assert section == tls_section(Path("deployment") / "certs")
     sandbox.data["server"]["tls"] = section
-    assert checked_tls(sandbox.load()) is not None
+    assert check_server_tls(sandbox.load()) is not None
 
 
 def test_a_good_set_passes(sandbox: Sandbox, certs: Path) -> None:
     """And gives the clients' side, in absolute paths."""
-    client = checked_tls(sandbox.load())
+    client = check_server_tls(sandbox.load())
     expected = ClientTls(certs / "ca.crt", certs / "client.crt", certs / "client.key")
     assert client == expected
 
 
 def test_without_tls_there_is_nothing_to_check(sandbox: Sandbox) -> None:
     """Plain gRPC."""
-    assert checked_tls(sandbox.load()) is None
+    assert check_server_tls(sandbox.load()) is None
     assert certificate_files(sandbox.load()) == {}
 
 
@@ -170,7 +171,7 @@ def test_a_missing_file(sandbox: Sandbox, certs: Path, field: str) -> None:
     with pytest.raises(
         HostError, match=rf"^server\.tls\.{field}: .*nowhere\.pem does not exist"
     ) as e:
-        checked_tls(project)
+        check_server_tls(project)
     assert "tritonctl certs" in e.value.remedy
 
 
@@ -178,10 +179,10 @@ def test_a_missing_file(sandbox: Sandbox, certs: Path, field: str) -> None:
 def test_no_pem(sandbox: Sandbox, certs: Path, field: str) -> None:
     """A file of something else, and a folder."""
     (sandbox.root / "text").write_text("hello")
-    with pytest.raises(HostError, match=rf"^server\.tls\.{field}: .*text holds no PEM"):
-        checked_tls(with_tls(sandbox, **{field: "text"}))
+    with pytest.raises(HostError, match=rf"^server\.tls\.{field}: .*text contains no PEM"):
+        check_server_tls(with_tls(sandbox, **{field: "text"}))
     with pytest.raises(HostError, match=rf"^server\.tls\.{field}: .*certs cannot be read: Is"):
-        checked_tls(with_tls(sandbox, **{field: "certs"}))
+        check_server_tls(with_tls(sandbox, **{field: "certs"}))
 
 
 def test_an_encrypted_key(sandbox: Sandbox, certs: Path) -> None:
@@ -192,7 +193,7 @@ def test_an_encrypted_key(sandbox: Sandbox, certs: Path) -> None:
     )
     (certs / "server.key").write_bytes(encrypted)
     with pytest.raises(HostError, match="is encrypted") as error:
-        checked_tls(sandbox.load())
+        check_server_tls(sandbox.load())
     assert "openssl pkey -in" in error.value.remedy
 
 
@@ -200,9 +201,9 @@ def test_before_and_after_its_time(sandbox: Sandbox, certs: Path) -> None:
     """Expired; not valid yet, which may be the clock's fault."""
     project, now = sandbox.load(), datetime.now(UTC)
     with pytest.raises(HostError, match=r"server\.tls\.certificate: .* expired on 20\d\d-"):
-        checked_tls(project, now=now + timedelta(days=91))
+        check_server_tls(project, now=now + timedelta(days=91))
     with pytest.raises(HostError, match="is not valid before") as error:
-        checked_tls(project, now=now - timedelta(days=1))
+        check_server_tls(project, now=now - timedelta(days=1))
     assert "timedatectl" in error.value.remedy
 
 
@@ -215,7 +216,7 @@ def test_a_key_of_another_certificate(
 ) -> None:
     """Both fields are named."""
     with pytest.raises(HostError, match=rf"server\.tls\.{key}: .* is not the key of") as error:
-        checked_tls(with_tls(sandbox, **{key: "certs/ca.key"}))
+        check_server_tls(with_tls(sandbox, **{key: "certs/ca.key"}))
     assert f"server.tls.{certificate_field}" in error.value.problem
 
 
@@ -228,7 +229,7 @@ def test_an_authority_that_did_not_sign(
     """Another set's, for the server's side and for the client's."""
     make_certificates(sandbox.root / "other")
     with pytest.raises(HostError, match=rf"server\.tls\.{signed}: .* is not signed by") as error:
-        checked_tls(with_tls(sandbox, **{authority: "other/ca.crt"}))
+        check_server_tls(with_tls(sandbox, **{authority: "other/ca.crt"}))
     assert f"server.tls.{authority}" in error.value.problem
 
 
@@ -236,12 +237,12 @@ def test_a_client_s_certificate_for_the_server(sandbox: Sandbox, certs: Path) ->
     """And the other way round: the handshake would fail without a word about why."""
     client = {"certificate": "certs/client.crt", "key": "certs/client.key"}
     with pytest.raises(HostError, match=r"server\.tls\.certificate: .* is not for servers"):
-        checked_tls(with_tls(sandbox, **client))
+        check_server_tls(with_tls(sandbox, **client))
     make_certificates(certs, force=True)
     server = {"client_certificate": "certs/server.crt", "client_key": "certs/server.key"}
     tls = tls_section(Path("certs")) | server
     with pytest.raises(HostError, match=r"server\.tls\.client_certificate: .* is not for clients"):
-        checked_tls(with_tls(sandbox, **tls))
+        check_server_tls(with_tls(sandbox, **tls))
 
 
 def issued(name: str, key: Any, issuer: str, by: Any, *, ca: bool) -> bytes:
@@ -272,10 +273,10 @@ def test_a_chain_over_an_intermediate_authority(sandbox: Sandbox, certs: Path) -
     )
     files = {"certificate": "certs/leaf.crt", "key": "certs/leaf.key", "ca": "certs/root.crt"}
     (certs / "leaf.crt").write_bytes(leaf + between)
-    assert checked_tls(with_tls(sandbox, **files)) is not None
+    assert check_server_tls(with_tls(sandbox, **files)) is not None
     (certs / "leaf.crt").write_bytes(leaf)
     with pytest.raises(HostError, match=r"is not signed by server\.tls\.ca"):
-        checked_tls(sandbox.load())
+        check_server_tls(sandbox.load())
 
 
 def test_a_bundle_of_authorities(sandbox: Sandbox, certs: Path) -> None:
@@ -283,20 +284,20 @@ def test_a_bundle_of_authorities(sandbox: Sandbox, certs: Path) -> None:
     make_certificates(sandbox.root / "other")
     both = (sandbox.root / "other" / "ca.crt").read_bytes() + (certs / "ca.crt").read_bytes()
     (sandbox.root / "bundle.crt").write_bytes(both)
-    assert checked_tls(with_tls(sandbox, ca="bundle.crt", client_ca="bundle.crt")) is not None
+    assert check_server_tls(with_tls(sandbox, ca="bundle.crt", client_ca="bundle.crt")) is not None
 
 
 def test_mutual_tls_without_a_certificate_of_our_own(sandbox: Sandbox, certs: Path) -> None:
     """`up` could not even ask whether the server is ready."""
     project = with_tls(sandbox, client_certificate=None, client_key=None)
-    with pytest.raises(ConfigurationError, match=r"server\.tls\.client_certificate names none"):
-        checked_tls(project)
+    with pytest.raises(ConfigurationError, match=r"server\.tls\.client_certificate is missing"):
+        check_server_tls(project)
 
 
 def test_a_certificate_for_a_name_and_not_for_the_address(sandbox: Sandbox, certs: Path) -> None:
     """The project's clients look for the name that is in it."""
     sandbox.data["server"]["address"] = "0.0.0.0"  # noqa: S104 - nothing listens in this test
-    client = checked_tls(sandbox.load())
+    client = check_server_tls(sandbox.load())
     assert client is not None
     assert client.server_name == "localhost"
 
@@ -342,7 +343,7 @@ def test_a_gateway_that_can_work(sandbox: Sandbox) -> None:
             {"certificate": "certs/client.crt", "key": "certs/client.key"},
             r"gateway\.tls\.certificate: .* is not for servers",
         ),
-        ({"client_ca": "certs/ca.key"}, r"gateway\.tls\.client_ca: .* holds no PEM certificate"),
+        ({"client_ca": "certs/ca.key"}, r"gateway\.tls\.client_ca: .* contains no PEM certificate"),
     ],
 )
 def test_a_gateway_s_certificate_that_cannot_work(
@@ -382,3 +383,32 @@ def test_a_tenant_s_key_that_is_none(
     ) as error:
         check_gateway(project, "localhost")
     assert "openssl rand -hex 32" in error.value.remedy
+
+
+def test_keys_that_everybody_may_read(certs: Path, sandbox: Sandbox) -> None:
+    """Each by its field, with the command that closes it; a group's access is somebody's choice."""
+    key, secret = sandbox.root / "alice key", sandbox.root / "secret"
+    for file in (key, secret):
+        file.write_text("0" * 32, encoding="utf-8")
+        file.chmod(0o600)
+    sandbox.data["gateway"] = {
+        "tenants": {"alice": {"api_key_file": key.name}},
+        "frontend_secret_file": secret.name,
+        "tls": {"certificate": "certs/server.crt", "key": "certs/server.key"},
+    }
+    project = with_tls(sandbox)
+    assert exposed_keys(project) == []
+    for file in (certs / "server.key", certs / "client.key", key, secret):
+        file.chmod(0o640)
+    assert exposed_keys(project) == []
+    for file in (certs / "server.key", certs / "client.key", key, secret):
+        file.chmod(0o644)
+    warnings = exposed_keys(project)
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "server.tls.key",
+        "server.tls.client_key",
+        "gateway.tls.key",
+        "gateway.frontend_secret_file",
+        "gateway.tenants.alice.api_key_file",
+    ]
+    assert warnings[-1].endswith(f"chmod 600 '{key}'")

@@ -19,7 +19,7 @@ from tritonctl.errors import ServerError
 from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.error_map import tls_remedy
-from tritonctl.server.security.certificates import make_certificates
+from tritonctl.security.certificates import make_certificates
 
 OURS, THEIRS, OLD = "ours", "theirs", "old"
 

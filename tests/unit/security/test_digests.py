@@ -13,14 +13,14 @@ import pytest
 from tritonctl.errors import HostError, RepositoryError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
-from tritonctl.repository.publish import Rendered, render
-from tritonctl.server.security.digests import verify_repository
+from tritonctl.repository.publish import RenderedRepository, render
+from tritonctl.security.digests import verify_repository
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 
 
-def rendered(built: Sandbox) -> tuple[Project, Rendered]:
+def rendered(built: Sandbox) -> tuple[Project, RenderedRepository]:
     """The project and its repository."""
     project = built.load()
     return project, render(project, Silent())
@@ -55,9 +55,9 @@ def test_one_flipped_bit_is_found_in_every_file(built: Sandbox) -> None:
     project, done = rendered(built)
     for file in engine_files(project):
         flip(file)
-        with pytest.raises(RepositoryError, match="is not what was built") as error:
+        with pytest.raises(RepositoryError, match="was modified after its build") as error:
             verify_repository(project, done.plan, Silent())
-        assert f"/{file.name} is not" in error.value.problem  # several models may share it
+        assert f"/{file.name} was modified" in error.value.problem  # several models may share it
         assert "tritonctl build --force speller" in error.value.remedy
         flip(file)
     verify_repository(project, done.plan, Silent())
@@ -78,7 +78,7 @@ def test_up_refuses_a_changed_engine(cli: Cli, built: Sandbox) -> None:
     flip(engine_files(project)[0])
     done = cli("up")
     assert done.returncode == 6, done.stderr
-    assert "is not what was built" in done.stderr
+    assert "was modified after its build" in done.stderr
     assert not (project.state / "server" / "state.json").exists()
 
 

@@ -12,9 +12,9 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.host.addresses import is_loopback
 from tritonctl.project.compatibility.exposure import (
     known_holes,
-    plain_address,
     refuse_known_holes,
     release_of_image,
+    unencrypted_address,
 )
 from tritonctl.project.compatibility.table import table
 from tritonctl.project.schema import Project
@@ -111,10 +111,10 @@ def test_up_refuses_to_expose_the_embedded_server(cli: Cli, built: Sandbox) -> N
 
 def test_http_stays_on_loopback_where_grpc_has_tls(sandbox: Sandbox) -> None:
     """It has no TLS of its own; without TLS it goes where the server goes."""
-    assert plain_address(at(sandbox, EVERYWHERE)) == EVERYWHERE
+    assert unencrypted_address(at(sandbox, EVERYWHERE)) == EVERYWHERE
     tls = {"certificate": "a", "key": "b"}
-    assert plain_address(at(sandbox, EVERYWHERE, tls=tls)) == "127.0.0.1"
-    assert plain_address(at(sandbox, "::1", tls=tls)) == "::1"
+    assert unencrypted_address(at(sandbox, EVERYWHERE, tls=tls)) == "127.0.0.1"
+    assert unencrypted_address(at(sandbox, "::1", tls=tls)) == "::1"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import pytest
 
 from tests.container_engine import DockerHost
 from tritonctl.errors import HostError
-from tritonctl.host.containers import ContainerEngine, engine, image_digests
-from tritonctl.server.security.digests import verify_image
+from tritonctl.host.containers import ContainerEngine, find_engine, image_digests
+from tritonctl.security.digests import verify_image
 
 pytestmark = pytest.mark.docker
 
@@ -129,7 +129,7 @@ def pulled(docker_variables: DockerHost) -> Iterator[tuple[str, str]]:
 def docker(monkeypatch: pytest.MonkeyPatch) -> ContainerEngine:
     """Docker, also where podman is the first to be found."""
     monkeypatch.setenv("TRITONCTL_CONTAINER_ENGINE", "docker")
-    return engine()
+    return find_engine()
 
 
 def test_the_image_that_is_meant(pulled: tuple[str, str], docker: ContainerEngine) -> None:

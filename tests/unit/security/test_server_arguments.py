@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritonctl.protocol.restrictions import grpc_metadata, http_headers, new_token
-from tritonctl.server.arguments import server_arguments
-from tritonctl.server.security.certificates import tls_section
+from tritonctl.runtimes.server_arguments import server_arguments
+from tritonctl.security.certificates import tls_section
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -56,7 +56,11 @@ def test_in_a_container(sandbox: Sandbox) -> None:
     tls = tls_section(Path("certs"))
     del tls["client_ca"]
     sandbox.data["server"]["tls"] = tls
-    found = flags(sandbox, plain_address="127.0.0.1", file=lambda path: f"/run/secrets/{path.name}")
+    found = flags(
+        sandbox,
+        plain_address="127.0.0.1",
+        path_on_server=lambda path: f"/run/secrets/{path.name}",
+    )
     assert tls_flags(found) == [
         "--grpc-use-ssl=true",
         "--grpc-server-cert=/run/secrets/server.crt",

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.server.top.counters import Increases, Reading
-from tritonctl.server.top.figures import Figures, Layout, ModelFigures, figures
-from tritonctl.server.top.histograms import Times, quantile
-from tritonctl.server.top.layout import layout_of
+from tritonctl.top.counters import Increases, Reading
+from tritonctl.top.figures import ModelLayout, ModelLoad, WindowFigures, figures
+from tritonctl.top.histograms import TimeQuantiles, quantile
+from tritonctl.top.layout import layout_of
 
-SPELLER = Layout(
+SPELLER = ModelLayout(
     steps={"m": ("m_tokenizer", "m_engine", "m_detokenizer")}, instances={"m_tokenizer": 2}
 )
 
@@ -43,7 +43,7 @@ def model(name: str, success: float, **counters: float) -> str:
     return lines
 
 
-def only(found: Figures, name: str) -> ModelFigures:
+def only(found: WindowFigures, name: str) -> ModelLoad:
     """The figures of one model, wherever it stands."""
     everything = [m for top in found.models for m in (top, *top.steps)]
     (wanted,) = [m for m in everything if m.model == name]
@@ -62,7 +62,7 @@ def test_a_counter_that_only_grows_rises_by_its_difference(values: list[int]) ->
     values.sort()
     readings = [reading(at, series("c_total", value)) for at, value in enumerate(values)]
     assert Increases(readings).total("c") == values[-1] - values[0]
-    assert Increases(readings).fallen == set()
+    assert Increases(readings).reset == set()
 
 
 @unhurried
@@ -73,7 +73,7 @@ def test_a_reset_never_makes_a_negative_or_a_lost_rise(values: list[int]) -> Non
     rises = [b - a if b >= a else b for a, b in pairwise(values)]
     grown = Increases(readings)
     assert grown.total("c") == sum(rises)
-    assert (grown.fallen != set()) == any(b < a for a, b in pairwise(values))
+    assert (grown.reset != set()) == any(b < a for a, b in pairwise(values))
 
 
 @unhurried
@@ -92,9 +92,9 @@ def test_rates_are_never_negative_and_scale_with_time(values: list[int], seconds
     """Half the time, twice the rate."""
     readings = [reading(at * seconds, model("m", v)) for at, v in enumerate(values)]
     slower = [reading(at * 2 * seconds, model("m", v)) for at, v in enumerate(values)]
-    rate = only(figures(readings, Layout()), "m").requests_per_s
+    rate = only(figures(readings, ModelLayout()), "m").requests_per_s
     assert rate >= 0
-    assert only(figures(slower, Layout()), "m").requests_per_s == pytest.approx(rate / 2)
+    assert only(figures(slower, ModelLayout()), "m").requests_per_s == pytest.approx(rate / 2)
 
 
 @unhurried
@@ -121,12 +121,12 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(
 
 def test_quantiles_as_prometheus_has_them() -> None:
     """Known figures: 100 values, half of them up to 10 ms, all up to 50 ms."""
-    times = Times.of({0.01: 50.0, 0.05: 100.0, math.inf: 100.0}, 2.0, 1e3)
+    times = TimeQuantiles.of({0.01: 50.0, 0.05: 100.0, math.inf: 100.0}, 2.0, 1e3)
     assert times is not None
     assert (times.n, times.mean_ms, times.p50_ms) == (100, 20.0, 10.0)
     assert times.p99_ms == pytest.approx(49.2)
-    assert Times.of({0.01: 0.0, math.inf: 0.0}, 0.0, 1e3) is None
-    assert Times.of({}, 0.0, 1e3) is None
+    assert TimeQuantiles.of({0.01: 0.0, math.inf: 0.0}, 0.0, 1e3) is None
+    assert TimeQuantiles.of({}, 0.0, 1e3) is None
 
 
 def test_a_model_over_two_scrapes() -> None:
@@ -134,7 +134,7 @@ def test_a_model_over_two_scrapes() -> None:
     before = model("m", 10, count=40, exec_count=10, request_us=0, queue_us=0)
     after = model("m", 30, count=140, exec_count=35, request_us=200_000, queue_us=50_000)
     pending = series("nv_inference_pending_request_count", 3, model="m", version="1")
-    found = only(figures([reading(100, before), reading(110, after + pending)], Layout()), "m")
+    found = only(figures([reading(100, before), reading(110, after + pending)], ModelLayout()), "m")
     assert found.requests_per_s == 2
     assert found.batch_factor == 4
     assert found.queue_share == 0.25
@@ -152,7 +152,7 @@ def test_versions_and_instances_are_added_up() -> None:
         for i in range(3)
     ]
     both = [reading(0, model("m", 0)), reading(1, lines + "".join(streams))]
-    found = only(figures(both, Layout(instances={"m": 9})), "m")
+    found = only(figures(both, ModelLayout(instances={"m": 9})), "m")
     assert (found.requests_per_s, found.active_streams, found.instances) == (10, 6, 3)
 
 
@@ -223,8 +223,10 @@ def test_a_process_that_shows_no_sign_of_life() -> None:
             for instance, value in lives.items()
         )
 
-    assert only(figures([reading(0, text(7)), reading(5, text(12))], Layout()), "m").silent == 1
-    assert only(figures([reading(0, text(7)), reading(1, text(8))], Layout()), "m").silent == 0
+    assert (
+        only(figures([reading(0, text(7)), reading(5, text(12))], ModelLayout()), "m").silent == 1
+    )
+    assert only(figures([reading(0, text(7)), reading(1, text(8))], ModelLayout()), "m").silent == 0
 
 
 def test_failures_of_a_model_are_as_triton_says() -> None:
@@ -237,7 +239,7 @@ def test_failures_of_a_model_are_as_triton_says() -> None:
             series(name, value, model="m", reason=reason) for reason, value in failed.items()
         )
 
-    found = only(figures([reading(0, text(1, 1)), reading(4, text(3, 7))], Layout()), "m")
+    found = only(figures([reading(0, text(1, 1)), reading(4, text(3, 7))], ModelLayout()), "m")
     assert found.failures == {"BACKEND": 2, "REJECTED": 6}
     assert found.failures_per_s == 2
 
@@ -245,7 +247,7 @@ def test_failures_of_a_model_are_as_triton_says() -> None:
 def test_a_server_that_was_started_again_is_told() -> None:
     """Its counters begin anew: no negative rates, and the model is marked."""
     both = [reading(0, model("m", 1000)), reading(1, model("m", 5))]
-    found = only(figures(both, Layout()), "m")
+    found = only(figures(both, ModelLayout()), "m")
     assert (found.requests_per_s, found.restarted) == (5, True)
 
 
@@ -278,7 +280,7 @@ def test_times_of_other_backends(name: str, unit: float) -> None:
             series(f"{name}_bucket", value, model="m", le=le) for le, value in buckets.items()
         )
 
-    found = only(figures([reading(0, text(0)), reading(1, text(8))], Layout()), "m")
+    found = only(figures([reading(0, text(0)), reading(1, text(8))], ModelLayout()), "m")
     assert found.ttft is not None
     assert (found.ttft.n, found.ttft.p50_ms) == (8, 5 * unit)
 
@@ -292,7 +294,7 @@ def test_the_kv_cache_of_tensorrt_llm() -> None:
         )
     for kind, number in (("active", 7), ("waiting", 3), ("max", 512)):
         text += series("nv_trt_llm_request_metrics", number, model="m", request_type=kind)
-    found = only(figures([reading(0, text), reading(1, text)], Layout()), "m")
+    found = only(figures([reading(0, text), reading(1, text)], ModelLayout()), "m")
     assert (found.kv_used, found.active_streams, found.waiting) == (0.25, 7, 3)
 
 
@@ -303,7 +305,7 @@ def test_gauges_are_the_mean_of_the_window() -> None:
         for value in (100, 0, 4, 8)
     ]
     readings = [reading(at, lines) for at, lines in enumerate(text)]
-    assert only(figures(readings, Layout()), "m").active_streams == 4
+    assert only(figures(readings, ModelLayout()), "m").active_streams == 4
 
 
 def test_the_server_and_its_machine() -> None:
@@ -311,11 +313,11 @@ def test_the_server_and_its_machine() -> None:
     gpu: Mapping[str, float] = {"utilization": 0.5, "memory_used_bytes": 8, "memory_total_bytes": 9}
     text = series("nv_cpu_utilization", 0.25) + series("nv_cpu_memory_total_bytes", 100)
     text += "".join(series(f"nv_gpu_{name}", value, gpu_uuid="G") for name, value in gpu.items())
-    server = figures([reading(0, text, 10.0), reading(4, text, 16.0)], Layout()).server
+    server = figures([reading(0, text, 10.0), reading(4, text, 16.0)], ModelLayout()).server
     assert (server.cpu_cores, server.host_cpu, server.host_memory_total_bytes) == (1.5, 0.25, 100)
     (found,) = server.gpus
     assert (found.utilization, found.memory_used_bytes, found.memory_total_bytes) == (0.5, 8, 9)
-    nothing = figures([reading(0, ""), reading(1, "")], Layout())
+    nothing = figures([reading(0, ""), reading(1, "")], ModelLayout())
     assert nothing.models == ()
     assert (nothing.server.cpu_cores, nothing.server.host_cpu, nothing.server.gpus) == (
         None,
@@ -328,7 +330,7 @@ def test_a_machine_that_triton_has_not_looked_at() -> None:
     """For its first two seconds a server publishes zeros: that is unknown, not idle."""
     names = ("utilization", "memory_used_bytes", "memory_total_bytes")
     text = "".join(series(f"nv_cpu_{name}", 0) for name in names)
-    server = figures([reading(0, text), reading(1, text)], Layout()).server
+    server = figures([reading(0, text), reading(1, text)], ModelLayout()).server
     found = (server.host_cpu, server.host_memory_used_bytes, server.host_memory_total_bytes)
     assert found == (None, None, None)
 
@@ -336,7 +338,7 @@ def test_a_machine_that_triton_has_not_looked_at() -> None:
 def test_readings_out_of_order_are_a_bug() -> None:
     """A clock that goes back would make rates negative."""
     with pytest.raises(ValueError, match="in order"):
-        figures([reading(1, ""), reading(1, "")], Layout())
+        figures([reading(1, ""), reading(1, "")], ModelLayout())
 
 
 def cached(name: str, hits: float, misses: float) -> str:
@@ -349,7 +351,7 @@ def cached(name: str, hits: float, misses: float) -> str:
 
 def test_hits_of_the_response_cache() -> None:
     """Of the model behind the public one, as Triton counts them."""
-    layout = Layout(steps={"m": ("m_engine",)})
+    layout = ModelLayout(steps={"m": ("m_engine",)})
     before, after = (
         cached("m_engine", 3 * n, n) + model("m", 4 * n) + model("m_engine", 4 * n) for n in (0, 5)
     )
@@ -360,7 +362,7 @@ def test_hits_of_the_response_cache() -> None:
 
 def test_hits_of_a_cached_ensemble() -> None:
     """Triton does not count them: what did not reach the first step; it does no work of its own."""
-    layout = Layout(
+    layout = ModelLayout(
         steps={
             "m": ("m_cached", "m_tokenizer", "m_engine"),
             "m_cached": ("m_tokenizer", "m_engine"),
@@ -395,11 +397,11 @@ def test_layout_of_a_repository(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(text)
     (tmp_path / "README.md").write_text("not a model")
-    assert layout_of(tmp_path) == Layout(steps={"m": ["a", "b"]}, instances={"a": 8})
+    assert layout_of(tmp_path) == ModelLayout(steps={"m": ["a", "b"]}, instances={"a": 8})
     (tmp_path / "m").rename(tmp_path / "m_cached")
     (tmp_path / "m").mkdir()
     front = 'ensemble_scheduling { step [{model_name: "m_cached"}] }'
     (tmp_path / "m" / "config.pbtxt").write_text(front)
     steps = layout_of(tmp_path).steps
     assert steps == {"m": ["m_cached", "a", "b"], "m_cached": ["a", "b"]}
-    assert layout_of(tmp_path / "nowhere") == Layout()
+    assert layout_of(tmp_path / "nowhere") == ModelLayout()

@@ -12,14 +12,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
+from tritonctl.cli.console.document_name import naming_documents
+from tritonctl.cli.console.output import Console
 from tritonctl.cli.console.top_view import TopView
-from tritonctl.cli.console.voice import Console
-from tritonctl.server.top.figures import Figures, Gpu, ModelFigures, ServerFigures
-from tritonctl.server.top.histograms import Times
-from tritonctl.server.top.watching import Sight
+from tritonctl.top.figures import GpuLoad, ModelLoad, ServerLoad, WindowFigures
+from tritonctl.top.histograms import TimeQuantiles
+from tritonctl.top.watching import MetricsSnapshot
 
-SERVER = ServerFigures(1.5, 2**30, 0.75, 2**31, 2**34, (Gpu("G", 0.5, 2**30, 2**36),))
-ENGINE = ModelFigures(
+SERVER = ServerLoad(1.5, 2**30, 0.75, 2**31, 2**34, (GpuLoad("G", 0.5, 2**30, 2**36),))
+ENGINE = ModelLoad(
     "speller_engine",
     12.5,
     0.0,
@@ -27,9 +28,9 @@ ENGINE = ModelFigures(
     queue_share=0.4,
     batch_factor=2.5,
     waiting=3,
-    ttft=Times(1000, 20, 12.3, 45.6, 60000),
-    itl=Times(80, 5, 4.5, 2500, 2500),
-    e2e=Times(80, 950, 900, 1200, 60000),
+    ttft=TimeQuantiles(1000, 20, 12.3, 45.6, 60000),
+    itl=TimeQuantiles(80, 5, 4.5, 2500, 2500),
+    e2e=TimeQuantiles(80, 950, 900, 1200, 60000),
     tokens_per_s=345.6,
     active_streams=7.5,
     kv_used=0.95,
@@ -42,10 +43,10 @@ SPELLER = replace(
     failures={"OTHER": 3.0},
     batch_factor=None,
     instances=None,
-    steps=(ModelFigures("speller_tokenizer", 14, 0.0, restarted=True), ENGINE),
+    steps=(ModelLoad("speller_tokenizer", 14, 0.0, restarted=True), ENGINE),
 )
 NOW, WHEN = 500.0, 1_700_000_000.0
-IDLE = ModelFigures("an_encoder", 0.0, 0.0, waiting=9.0)
+IDLE = ModelLoad("an_encoder", 0.0, 0.0, waiting=9.0)
 
 
 def view_of(sort: str = "requests") -> TopView:
@@ -53,13 +54,13 @@ def view_of(sort: str = "requests") -> TopView:
     return TopView(sort, clock=lambda: NOW)
 
 
-def sight(*models: ModelFigures) -> Sight:
+def sight(*models: ModelLoad) -> MetricsSnapshot:
     """Just seen."""
-    figures = Figures(10.0, SERVER, models)
-    return Sight("http://h:8002/metrics", WHEN, 2.0, figures, seen=NOW)
+    figures = WindowFigures(10.0, SERVER, models)
+    return MetricsSnapshot("http://h:8002/metrics", WHEN, 2.0, figures, read_at=NOW)
 
 
-def lines(view: TopView, seen: Sight, width: int = 200) -> list[str]:
+def lines(view: TopView, seen: MetricsSnapshot, width: int = 200) -> list[str]:
     """What is on a screen of that width."""
     return view.plain(seen, width).splitlines()
 
@@ -87,7 +88,7 @@ def test_everything_on_a_wide_terminal() -> None:
 
 def test_a_p99_of_few_values_is_marked() -> None:
     """It is hardly more than their largest."""
-    few = replace(IDLE, ttft=Times(20, 20, 12.3, 45.6, 60000))
+    few = replace(IDLE, ttft=TimeQuantiles(20, 20, 12.3, 45.6, 60000))
     assert "12.3/~45.6" in "\n".join(lines(view_of(), sight(few)))
 
 
@@ -125,16 +126,16 @@ def test_a_server_that_is_gone() -> None:
     gone = replace(sight(SPELLER), problem="no metrics: refused", silent_since=NOW - 12.2)
     text = lines(view_of(), gone)
     assert text[1] == "no answer for 12 s: no metrics: refused"
-    assert text[2] == "the last figures before that:"
+    assert text[2] == "last figures:"
     assert any(line.startswith("speller ") for line in text)
-    never = Sight("http://h", WHEN, 2.0, None, "refused", NOW, NOW)
+    never = MetricsSnapshot("http://h", WHEN, 2.0, None, "refused", NOW, NOW)
     assert lines(view_of(), never)[1:2] == ["no answer for 0 s: refused"]
 
 
 @pytest.mark.parametrize(("ago", "told"), [(4.9, False), (5.0, False), (5.1, True), (20.1, True)])
 def test_a_look_that_takes_long_is_seen(ago: float, told: bool) -> None:
     """A frozen server: the screen is drawn anew while the look waits, two looks and a second."""
-    late = replace(sight(SPELLER), seen=NOW - ago)
+    late = replace(sight(SPELLER), read_at=NOW - ago)
     assert (f"(no answer for {ago:.0f} s)" in lines(view_of(), late)[0]) is told
 
 
@@ -154,7 +155,10 @@ def test_live_on_a_terminal() -> None:
 
 def test_json_is_one_record_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     """For scripts: nothing else on standard output."""
-    with Console(as_json=True).watch_server("requests", live=True) as show:
+    with (
+        naming_documents("top"),
+        Console(as_json=True).watch_server("requests", live=True) as show,
+    ):
         show(sight(SPELLER))
         show(sight(IDLE))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())

@@ -12,8 +12,14 @@ import pytest
 
 from tritonctl.errors import ServerError, UsageError
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.server.top.figures import Layout
-from tritonctl.server.top.watching import Endpoint, Sight, Watcher, metrics_address, watch
+from tritonctl.top.figures import ModelLayout
+from tritonctl.top.watching import (
+    MetricsEndpoint,
+    MetricsSnapshot,
+    MetricsWatcher,
+    metrics_address,
+    watch,
+)
 
 pytestmark = pytest.mark.timed
 
@@ -65,10 +71,10 @@ def server() -> Iterator[Server]:
     found.stop()
 
 
-def watcher_of(server: Server) -> Watcher:
+def watcher_of(server: Server) -> MetricsWatcher:
     """Over HTTP."""
     url = f"http://127.0.0.1:{server.port}/metrics"
-    return Watcher(lambda: Endpoint(url, Layout()), interval=0.001)
+    return MetricsWatcher(lambda: MetricsEndpoint(url, ModelLayout()), interval=0.001)
 
 
 class Scripted:
@@ -79,8 +85,8 @@ class Scripted:
         self.now = 100.0
         self.slow = 0.0
         self.naps: list[float] = []
-        self.watcher = Watcher(
-            lambda: Endpoint("http://h/metrics", Layout()),
+        self.watcher = MetricsWatcher(
+            lambda: MetricsEndpoint("http://h/metrics", ModelLayout()),
             interval=interval,
             window=window,
             read=self.read,
@@ -100,14 +106,14 @@ class Scripted:
         self.naps.append(seconds)
         self.now += seconds
 
-    def look(self, count: int | None, *, after: float = 2.0) -> Sight:
+    def look(self, count: int | None, *, after: float = 2.0) -> MetricsSnapshot:
         """What is seen so much later."""
         self.now += after
         self.count = count
-        return self.watcher.look()
+        return self.watcher.poll()
 
 
-def rate(sight: Sight) -> float:
+def rate(sight: MetricsSnapshot) -> float:
     """Requests a second of the only model."""
     assert sight.figures is not None
     [model] = sight.figures.models
@@ -117,11 +123,11 @@ def rate(sight: Sight) -> float:
 def test_rates_need_two_looks(server: Server) -> None:
     """The first has no figures, the second has."""
     watcher = watcher_of(server)
-    assert watcher.look().figures is None
+    assert watcher.poll().figures is None
     server.text = COUNTER.format(10)
-    figures = watcher.look().figures
+    figures = watcher.poll().figures
     assert figures is not None
-    assert figures.models[0].requests_per_s * figures.seconds == pytest.approx(7)
+    assert figures.models[0].requests_per_s * figures.interval_seconds == pytest.approx(7)
 
 
 def test_a_server_that_goes_away_and_comes_back() -> None:
@@ -129,10 +135,10 @@ def test_a_server_that_goes_away_and_comes_back() -> None:
     server = Scripted()
     server.look(3)
     before = server.look(7)
-    assert (rate(before), before.seen) == (2.0, 104.0)
+    assert (rate(before), before.read_at) == (2.0, 104.0)
     gone = [server.look(None) for _ in range(3)]
     assert [sight.problem for sight in gone] == ["no metrics from h"] * 3
-    assert [(sight.silent_since, sight.seen) for sight in gone] == [
+    assert [(sight.silent_since, sight.read_at) for sight in gone] == [
         (106.0, 106.0),
         (106.0, 108.0),
         (106.0, 110.0),
@@ -161,16 +167,16 @@ def test_the_endpoint_is_looked_for_again_after_a_failure() -> None:
     """A server that comes back may be elsewhere."""
     found: list[str] = []
 
-    def find() -> Endpoint:
+    def find() -> MetricsEndpoint:
         found.append("http://h/metrics")
-        return Endpoint(found[-1], Layout())
+        return MetricsEndpoint(found[-1], ModelLayout())
 
     server = Scripted()
-    watcher = Watcher(find, interval=2, read=server.read, clock=lambda: server.now)
+    watcher = MetricsWatcher(find, interval=2, read=server.read, clock=lambda: server.now)
     for count in (1, 2, None, None, 1):
         server.now += 2
         server.count = count
-        watcher.look()
+        watcher.poll()
     assert len(found) == 3
 
 
@@ -178,11 +184,11 @@ def test_the_endpoint_is_looked_for_again_after_a_failure() -> None:
 def test_an_answer_that_is_no_metrics(server: Server, text: str) -> None:
     """Amid a run it is shown as a problem, and passes."""
     watcher = watcher_of(server)
-    watcher.look()
+    watcher.poll()
     server.text = text
-    assert watcher.look().problem
+    assert watcher.poll().problem
     server.text = COUNTER.format(3)
-    assert watcher.look().problem is None
+    assert watcher.poll().problem is None
 
 
 def test_metrics_of_something_else_than_triton(server: Server) -> None:
@@ -202,7 +208,7 @@ def test_nobody_there_at_first(server: Server) -> None:
 
 def test_once_is_one_interval() -> None:
     """One sight with figures; as JSON it can be read back."""
-    server, sights = Scripted(), list[Sight]()
+    server, sights = Scripted(), list[MetricsSnapshot]()
     watch(
         *(server.watcher, 2.0, sights.append),
         once=True,
@@ -211,7 +217,7 @@ def test_once_is_one_interval() -> None:
     )
     (sight,) = sights
     record = json.loads(json.dumps(sight.record()))
-    assert (record["seconds"], record["problem"]) == (2.0, None)
+    assert (record["interval_seconds"], record["problem"]) == (2.0, None)
     assert record["models"][0]["model"] == "m"
     assert server.naps == [2.0]
 
@@ -230,9 +236,9 @@ def test_once_says_what_is_wrong() -> None:
 
 def test_looks_are_an_interval_apart_however_long_each_takes() -> None:
     """One that takes longer than the interval delays those behind it, and no two are at once."""
-    server, sights = Scripted(), list[Sight]()
+    server, sights = Scripted(), list[MetricsSnapshot]()
 
-    def show(sight: Sight) -> None:
+    def show(sight: MetricsSnapshot) -> None:
         sights.append(sight)
         server.slow = (0.5, 3.0, 0.0, 0.0)[len(sights) - 1]
         if len(sights) == 4:
@@ -241,7 +247,7 @@ def test_looks_are_an_interval_apart_however_long_each_takes() -> None:
     with pytest.raises(KeyboardInterrupt):
         watch(server.watcher, 2.0, show, once=False, clock=lambda: server.now, sleep=server.sleep)
     assert server.naps == [2.0, 2.0, 1.5, 0.0]
-    assert [sight.seen for sight in sights] == [102.0, 104.0, 106.0, 109.0]
+    assert [sight.read_at for sight in sights] == [102.0, 104.0, 106.0, 109.0]
 
 
 def test_the_window_slides() -> None:

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tritonctl.tuning.trials import TOLERATED_SHARE, Asked, Settings, Trial, Value, Verdict
+from tritonctl.tuning.trials import (
+    TOLERATED_SHARE,
+    Settings,
+    TrialRequest,
+    TuningTrial,
+    Value,
+    Verdict,
+)
 
 
 @dataclass(frozen=True)
@@ -90,9 +97,9 @@ class Laboratory:
     machine: Machine
     seed: int = 0
     drift: float = 0.0
-    measured: list[Asked] = field(default_factory=list)
+    measured: list[TrialRequest] = field(default_factory=list)
 
-    def __call__(self, asked: Asked) -> Trial:
+    def __call__(self, asked: TrialRequest) -> TuningTrial:
         """Run a trial."""
         self.measured.append(asked)
         random = np.random.default_rng([self.seed, len(self.measured)])
@@ -103,7 +110,7 @@ class Laboratory:
         took = response_times(self.machine, asked.settings, arrivals, noise)
         over = sum(seconds > self.machine.limit for seconds in took)
         low, high = interval(over, count)
-        return Trial(
+        return TuningTrial(
             asked, verdict(low, high), over / count, low, high, count, took_seconds=asked.seconds
         )
 
@@ -164,7 +171,7 @@ def _measured_capacity(
     laboratory: Laboratory, settings: Settings, start: float, precision: float, requests: int
 ) -> float:
     def met(rate: float) -> bool:
-        return laboratory(Asked(settings, rate, max(0.5, requests / rate))).leans_met
+        return laboratory(TrialRequest(settings, rate, max(0.5, requests / rate))).leans_met
 
     low = high = start
     if met(start):

@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.tuning.simulated import Machine, true_capacity
 from tritonctl.tuning.queueing import (
+    BatchServer,
     Decoder,
-    Server,
     ServiceCurve,
     capacity,
     decoder_capacity,
     erlang_c,
-    fitted_curve,
+    fit_curve,
     response_p99,
     waiting_p99,
 )
@@ -23,21 +23,21 @@ from tritonctl.tuning.queueing import (
 
 def test_the_curve_is_found_in_exact_points() -> None:
     """A straight line comes back."""
-    curve = fitted_curve([(b, 0.008 + 0.001 * b) for b in (1, 2, 5, 9)])
+    curve = fit_curve([(b, 0.008 + 0.001 * b) for b in (1, 2, 5, 9)])
     assert curve is not None
     assert (curve.fixed, curve.each) == pytest.approx((0.008, 0.001))
 
 
 def test_the_curve_is_never_negative() -> None:
     """Noise must not make batches free, or the first request cheaper than nothing."""
-    falling = fitted_curve([(1, 0.010), (8, 0.009)])
-    steep = fitted_curve([(1, 0.001), (8, 0.020)])
+    falling = fit_curve([(1, 0.010), (8, 0.009)])
+    steep = fit_curve([(1, 0.001), (8, 0.020)])
     assert falling is not None
     assert steep is not None
     assert falling.each == 0
     assert steep.fixed == 0
-    assert fitted_curve([]) is None
-    alone = fitted_curve([(4, 0.1)])
+    assert fit_curve([]) is None
+    alone = fit_curve([(4, 0.1)])
     assert alone is not None
     assert (alone.fixed, alone.each) == pytest.approx((0.1, 0.0))
 
@@ -64,7 +64,7 @@ def test_capacity_is_near_the_simulated_one(instances: int, max_batch: int, dela
     machine = Machine()
     settings = {"instances": instances, "max_batch": max_batch, "delay_us": delay_us}
     curve = ServiceCurve(machine.fixed, machine.each)
-    server = Server(curve, instances, max_batch, delay_us / 1e6, cores=machine.cores)
+    server = BatchServer(curve, instances, max_batch, delay_us / 1e6, cores=machine.cores)
     real = true_capacity(machine, settings, count=4000)
     assert capacity(server, machine.limit) == pytest.approx(real, rel=0.2)
 
@@ -72,13 +72,13 @@ def test_capacity_is_near_the_simulated_one(instances: int, max_batch: int, dela
 def test_more_instances_than_cores_do_not_help() -> None:
     """They share what there is."""
     curve = ServiceCurve(0.008, 0.001)
-    enough, many = (Server(curve, count, 8, cores=2) for count in (2, 8))
+    enough, many = (BatchServer(curve, count, 8, cores=2) for count in (2, 8))
     assert capacity(many, 0.05) < capacity(enough, 0.05) * 1.05
 
 
 def test_response_grows_without_end_beyond_saturation() -> None:
     """No finite P99 is promised there."""
-    server = Server(ServiceCurve(0.01, 0.0), 1, 1)
+    server = BatchServer(ServiceCurve(0.01, 0.0), 1, 1)
     assert response_p99(server, 101.0) == math.inf
 
 

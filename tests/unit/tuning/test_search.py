@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tuning.simulated import Knob, Laboratory, Machine, swept, true_capacity
-from tritonctl.tuning.outcome import Budget, Outcome
-from tritonctl.tuning.queueing import Server, capacity, fitted_curve
-from tritonctl.tuning.search import Predict, Search
-from tritonctl.tuning.trials import Asked, Settings, Trial, TrialStore
+from tritonctl.tuning.outcome import SearchBudget, SearchOutcome
+from tritonctl.tuning.queueing import BatchServer, capacity, fit_curve
+from tritonctl.tuning.search import Predict, SettingsSearch
+from tritonctl.tuning.trials import Settings, TrialRequest, TrialStore, TuningTrial
 
 KNOBS = (
     Knob("instances", (1, 2, 4, 6), 1),
@@ -30,7 +30,7 @@ MACHINES = {
 }
 SEEDS = 6
 # 1,500 requests tell a P99 well enough to compare settings, even with a drift of 2 % on top.
-BUDGET = Budget(seconds=1e9, start=50.0, race=1500, shortest=0.5)
+BUDGET = SearchBudget(seconds=1e9, start=50.0, race=1500, shortest=0.5)
 DRIFT = 0.02
 
 
@@ -72,18 +72,18 @@ def name_of(settings: Settings) -> str:
     return repr(sorted(settings.items()))
 
 
-def search(laboratory: Laboratory, predict: Predict = lambda _: None) -> Outcome:
-    return Search(KNOBS, laboratory, BUDGET, predict=predict).run()
+def search(laboratory: Laboratory, predict: Predict = lambda _: None) -> SearchOutcome:
+    return SettingsSearch(KNOBS, laboratory, BUDGET, predict=predict).run()
 
 
 def estimate(machine: Machine) -> Predict:
     """What a micro-benchmark of one instance and queueing theory say."""
     alone: Settings = {"instances": 1}
-    curve = fitted_curve([(b, machine.service(b, alone)) for b in (1, 2, 4, 8)])
+    curve = fit_curve([(b, machine.service(b, alone)) for b in (1, 2, 4, 8)])
     assert curve is not None
 
     def predict(settings: Settings) -> float:
-        server = Server(
+        server = BatchServer(
             curve,
             instances=int(settings["instances"]),
             max_batch=int(settings["max_batch"]),
@@ -131,11 +131,11 @@ def test_keep_what_you_have(seed: int) -> None:
     useless = [Knob("delay_us", (0, 1, 2), 1), Knob("idle", (1, 2, 3), 2)]
     fixed = {"instances": 1, "max_batch": 1}
 
-    def measure(asked: Asked) -> Trial:
-        return laboratory(Asked({**fixed, **asked.settings}, asked.rate, asked.seconds))
+    def measure(asked: TrialRequest) -> TuningTrial:
+        return laboratory(TrialRequest({**fixed, **asked.settings}, asked.rate, asked.seconds))
 
     laboratory = Laboratory(Machine(), seed, DRIFT)
-    outcome = Search(useless, measure, BUDGET).run()
+    outcome = SettingsSearch(useless, measure, BUDGET).run()
     assert not outcome.better
     assert outcome.best.met == pytest.approx(true_capacity(Machine(), fixed), rel=0.25)
 
@@ -161,7 +161,7 @@ def test_no_settings_meet_the_slo() -> None:
     outcome = search(Laboratory(Machine(limit=0.001)))
     assert not outcome.better
     assert outcome.best.met == 0
-    assert "no settings meet the SLO" in outcome.why
+    assert "no settings meet the SLO" in outcome.reason
 
 
 def test_rescue_from_an_slo_that_is_missed_today() -> None:
@@ -171,11 +171,11 @@ def test_rescue_from_an_slo_that_is_missed_today() -> None:
     fixed = {"instances": 1, "max_batch": 4}
     laboratory = Laboratory(machine)
 
-    def measure(asked: Asked) -> Trial:
-        return laboratory(Asked({**fixed, **asked.settings}, asked.rate, asked.seconds))
+    def measure(asked: TrialRequest) -> TuningTrial:
+        return laboratory(TrialRequest({**fixed, **asked.settings}, asked.rate, asked.seconds))
 
-    outcome = Search(knobs, measure, BUDGET).run()
-    assert outcome.before.met == 0
+    outcome = SettingsSearch(knobs, measure, BUDGET).run()
+    assert outcome.baseline.met == 0
     assert outcome.best.settings["threads"] == 4
     assert outcome.better
 
@@ -184,8 +184,8 @@ def test_the_budget_is_kept() -> None:
     """Measurements end with the budget; only the last, side by side, goes beyond it."""
     laboratory = Laboratory(Machine())
     seconds = 12.0
-    budget = Budget(seconds=seconds, start=50.0, shortest=0.5)
-    outcome = Search(KNOBS, laboratory, budget).run()
+    budget = SearchBudget(seconds=seconds, start=50.0, shortest=0.5)
+    outcome = SettingsSearch(KNOBS, laboratory, budget).run()
     assert not outcome.complete
     searched = [asked for asked in laboratory.measured if asked.repeat < 1000]
     assert sum(asked.seconds for asked in searched) <= seconds
@@ -196,11 +196,11 @@ def test_the_budget_is_kept() -> None:
 def test_a_budget_that_ends_before_any_rate_was_met(trials: int, lowest_tried: float) -> None:
     """No rate is called missed that nobody has measured."""
     laboratory = Laboratory(Machine(limit=0.001))
-    budget = Budget(seconds=30.0 * trials + 1, start=50.0, shortest=30.0, longest=30.0)
-    outcome = Search(KNOBS, laboratory, budget).run()
+    budget = SearchBudget(seconds=30.0 * trials + 1, start=50.0, shortest=30.0, longest=30.0)
+    outcome = SettingsSearch(KNOBS, laboratory, budget).run()
     assert [asked.rate for asked in laboratory.measured] == [50.0, 25.0, 12.5][:trials]
-    assert (outcome.before.met, outcome.before.missed) == (0, lowest_tried)
-    assert outcome.why == "the budget ended before a rate was found that meets the SLO"
+    assert (outcome.baseline.met, outcome.baseline.missed) == (0, lowest_tried)
+    assert outcome.reason == "the budget ended before the search found a rate that meets the SLO"
     assert not outcome.complete
 
 
@@ -219,7 +219,7 @@ def test_settings_that_are_not_allowed_are_not_tried() -> None:
     def allowed(settings: Settings) -> bool:
         return int(settings["instances"]) * int(settings["max_batch"]) <= 32
 
-    outcome = Search(KNOBS, laboratory, BUDGET, allowed=allowed).run()
+    outcome = SettingsSearch(KNOBS, laboratory, BUDGET, allowed=allowed).run()
     assert all(allowed(asked.settings) for asked in laboratory.measured)
     assert outcome.better
 
@@ -227,7 +227,7 @@ def test_settings_that_are_not_allowed_are_not_tried() -> None:
 def test_every_step_is_told() -> None:
     """For the live table, and for the explanation afterwards."""
     told: list[Sequence[object]] = []
-    outcome = Search(
+    outcome = SettingsSearch(
         KNOBS, Laboratory(Machine()), BUDGET, notify=lambda step: told.append([step])
     ).run()
     assert len(told) == len(outcome.steps) > 3
@@ -244,18 +244,18 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     laboratory = Laboratory(Machine(), 5)
     store = TrialStore(tmp_path, "context")
 
-    def measure(asked: Asked) -> Trial:
+    def measure(asked: TrialRequest) -> TuningTrial:
         if trial := store.find(asked):
             return trial
         if len(laboratory.measured) == kills[0]:
             raise KilledError
-        store.keep(trial := laboratory(asked))
+        store.save(trial := laboratory(asked))
         return trial
 
     kills = [7, 15, 1000]
     while kills:
         with suppress(KilledError):
-            outcome = Search(KNOBS, measure, BUDGET).run()
+            outcome = SettingsSearch(KNOBS, measure, BUDGET).run()
         kills.pop(0)
     assert laboratory.measured == whole.measured
     assert outcome == expected

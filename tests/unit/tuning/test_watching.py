@@ -7,18 +7,18 @@ import pytest
 from rich.console import Console as RichConsole
 
 from tests.unit.tuning.simulated import Laboratory, Machine
-from tests.unit.tuning.test_explaining import PROJECT
+from tests.unit.tuning.test_step_explanation import PROJECT
+from tritonctl.cli.console.output import Console
 from tritonctl.cli.console.tuning_view import TuneView
-from tritonctl.cli.console.voice import Console
 from tritonctl.loadtest.run.live import LiveFigures
-from tritonctl.tuning.outcome import Budget, Outcome
-from tritonctl.tuning.progress import TuningLines, TuningWatch
-from tritonctl.tuning.search import Search
-from tritonctl.tuning.space import Knob, Space
-from tritonctl.tuning.trials import Asked, Trial
+from tritonctl.tuning.outcome import SearchBudget, SearchOutcome
+from tritonctl.tuning.progress import BoardWatcher, TuningLog
+from tritonctl.tuning.search import SettingsSearch
+from tritonctl.tuning.space import Knob, SearchSpace
+from tritonctl.tuning.trials import TrialRequest, TuningTrial
 
 VALUES = {"instances": (1, 2, 4), "max_batch": (1, 4, 8)}
-SPACE = Space(
+SPACE = SearchSpace(
     PROJECT,
     "m",
     tuple(Knob(name, values, 1, lambda _: {}, "m", "") for name, values in VALUES.items()),
@@ -34,18 +34,20 @@ FIGURES = LiveFigures(
 )
 
 
-def searched(watch: TuningWatch) -> Outcome:
+def searched(watch: BoardWatcher) -> SearchOutcome:
     """A whole search on a simulated server."""
     laboratory = Laboratory(Machine())
 
-    def measure(asked: Asked) -> Trial:
+    def measure(asked: TrialRequest) -> TuningTrial:
         watch.measuring(asked, SPACE)
         trial = laboratory(asked)
         watch.trial(trial, stored=False)
         return trial
 
-    budget = Budget(seconds=1e9, start=50.0, race=1500, shortest=0.5)
-    return Search(SPACE.knobs, measure, budget, notify=lambda step: watch.step(step, SPACE)).run()
+    budget = SearchBudget(seconds=1e9, start=50.0, race=1500, shortest=0.5)
+    return SettingsSearch(
+        SPACE.knobs, measure, budget, notify=lambda step: watch.step(step, SPACE)
+    ).run()
 
 
 def shown(view: TuneView) -> list[str]:
@@ -74,14 +76,14 @@ def test_the_best_settings_lead_the_table() -> None:
     assert f" {outcome.best.met:.4g}/s" in leader
     assert any("missed" in line for line in lines)
     assert view.trials > len(lines)
-    assert lines[-1].split(":")[0].startswith(("instances=", "max_batch=", "as it is"))
+    assert lines[-1].split(":")[0].startswith(("instances=", "max_batch=", "unchanged"))
 
 
 def test_what_runs_now() -> None:
     """Its row says how long it still takes, the load test stands below; then what came of it."""
     view = TuneView("x", 30, print)
     view.stage("searching among 2 knobs")
-    asked = Asked({"instances": 2, "max_batch": 1}, 50.0, 20.0)
+    asked = TrialRequest({"instances": 2, "max_batch": 1}, 50.0, 20.0)
     view.measuring(asked, SPACE)
     assert row_of(shown(view), "instances=2") == ["▶", "instances=2", "50/s", "runs", "20", "s"]
     with view.board.watch_load("m: poisson 50/s") as show:
@@ -91,12 +93,14 @@ def test_what_runs_now() -> None:
         assert row_of(lines, "instances=2")[-2:] == ["4", "s"]
         assert any(line.startswith("m: poisson 50/s  3 s, 4 s left") for line in lines)
         assert any("offered 50.0/s  achieved 46.7/s" in line for line in lines)
-    view.trial(Trial(asked, "met", 0.004, 0.0, 0.01, 1000, 20.0, p99_ms={"ttft": 123.4}), False)
+    view.trial(
+        TuningTrial(asked, "met", 0.004, 0.0, 0.01, 1000, 20.0, p99_ms={"ttft": 123.4}), False
+    )
     lines = shown(view)
     cells = ["★", "instances=2", "50/s", "met", "0.40%", "ttft", "123", "50/s"]
     assert row_of(lines, "instances=2") == cells
     assert not any("offered" in line for line in lines)
-    refused = Trial(asked, "missed", 1, 1, 1, 0, 1.0, figures={"refused": "no such thing"})
+    refused = TuningTrial(asked, "missed", 1, 1, 1, 0, 1.0, figures={"refused": "no such thing"})
     view.measuring(asked, SPACE)
     view.trial(refused, False)
     assert row_of(shown(view), "instances=2")[3] == "refused"
@@ -106,13 +110,13 @@ def test_only_the_latest_are_shown() -> None:
     """A terminal has few lines."""
     view = TuneView("x", 30, print)
     for number in range(20):
-        view.measuring(Asked({"instances": number, "max_batch": 1}, 5.0, 1.0), SPACE)
+        view.measuring(TrialRequest({"instances": number, "max_batch": 1}, 5.0, 1.0), SPACE)
     lines = shown(view)
     assert [n for n in range(20) if any(f"instances={n} " in line for line in lines)] == [
         0,
         *range(12, 20),
     ]
-    assert any("and 11 tried earlier" in line for line in lines)
+    assert any("and 11 tested earlier" in line for line in lines)
 
 
 def test_notes_and_steps_of_the_server() -> None:
@@ -127,7 +131,7 @@ def test_notes_and_steps_of_the_server() -> None:
 
 def test_a_spent_budget_is_told() -> None:
     """What has begun is finished: the comparison side by side, the validation."""
-    assert "0 minutes are over: finishing" in shown(TuneView("x", 0, print))[0]
+    assert "0 minutes are used: finishing" in shown(TuneView("x", 0, print))[0]
 
 
 def test_where_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,17 +140,17 @@ def test_where_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with Console().watch_tuning("a title", 1) as watch:
         assert isinstance(watch, TuneView)
     with Console(quiet=True).watch_tuning("a title", 1) as watch:
-        assert isinstance(watch, TuningLines)
+        assert isinstance(watch, TuningLog)
     monkeypatch.delenv("FORCE_COLOR")
     with Console().watch_tuning("a title", 1) as watch:
-        assert isinstance(watch, TuningLines)
+        assert isinstance(watch, TuningLog)
 
 
 def test_lines() -> None:
     """One for each trial that was measured, with the best rate so far, and one for each step."""
     said: list[str] = []
     now = [100.0]
-    lines = TuningLines(said.append, clock=lambda: now[0])
+    lines = TuningLog(said.append, clock=lambda: now[0])
     outcome = searched(lines)
     assert len(said) == lines.trials + len(outcome.steps)
     assert any("better: instances=" in line for line in said)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.file import deep_merge, load_project
 from tritonctl.tuning.write_back import (
-    difference,
-    edited,
-    project_edit,
+    create_project_edit,
+    edit_yaml,
     read_exactly,
+    unified_diff,
     write_exactly,
 )
 
@@ -43,8 +43,8 @@ SECTION = ("models", "speller")
 
 def changed(overlay: dict[str, Any], text: str = FILE) -> tuple[list[str], list[str]]:
     """The lines that an edit takes away, and those that it adds."""
-    after = edited(text, SECTION, overlay, file="tritonctl.yaml")
-    lines = difference(text, after, "tritonctl.yaml").splitlines()[2:]
+    after = edit_yaml(text, SECTION, overlay, file="tritonctl.yaml")
+    lines = unified_diff(text, after, "tritonctl.yaml").splitlines()[2:]
     removed, added = ([li[1:] for li in lines if li.startswith(sign)] for sign in "-+")
     return removed, added
 
@@ -70,7 +70,9 @@ def test_a_key_joins_a_block() -> None:
     """As a line of its own, before the comment that belongs to what follows."""
     removed, added = changed({"serving": {"inline_detokenizer": True}})
     assert (removed, added) == ([], ["      inline_detokenizer: true"])
-    after = edited(FILE, SECTION, {"serving": {"inline_detokenizer": True}}, file="x").splitlines()
+    after = edit_yaml(
+        FILE, SECTION, {"serving": {"inline_detokenizer": True}}, file="x"
+    ).splitlines()
     assert after[after.index("      inline_detokenizer: true") + 1] == "    # What we promise:"
 
 
@@ -90,14 +92,14 @@ def test_a_long_entry_takes_several_lines() -> None:
 
 def test_nothing_to_change() -> None:
     """Equal settings leave every byte."""
-    assert edited(FILE, SECTION, {"serving": {"queue": {"max_queue_size": 8}}}, file="x") == FILE
+    assert edit_yaml(FILE, SECTION, {"serving": {"queue": {"max_queue_size": 8}}}, file="x") == FILE
 
 
 @pytest.mark.parametrize("empty", ["serving:", "serving: null", "serving: {}", "serving: ~  # c"])
 def test_an_empty_section(empty: str) -> None:
     """It is filled where it stands."""
     text = f"models:\n  speller:\n    {empty}\n    slo: {{}}\n"
-    after = edited(text, SECTION, {"serving": {"inline_detokenizer": True}}, file="x")
+    after = edit_yaml(text, SECTION, {"serving": {"inline_detokenizer": True}}, file="x")
     assert yaml.safe_load(after)["models"]["speller"]["serving"] == {"inline_detokenizer": True}
     assert after.count("\n") == text.count("\n")
 
@@ -105,10 +107,10 @@ def test_an_empty_section(empty: str) -> None:
 def test_the_file_may_end_without_a_newline_and_with_crlf() -> None:
     """Line ends stay what they are."""
     text = "models:\r\n  speller:\r\n    slo: {}\r\n"
-    after = edited(text, SECTION, {"serving": {"inline_detokenizer": True}}, file="x")
+    after = edit_yaml(text, SECTION, {"serving": {"inline_detokenizer": True}}, file="x")
     assert after == text[:-2] + "\r\n    serving: {inline_detokenizer: true}\r\n"
     bare = "models:\n  speller:\n    slo: {}"
-    assert edited(bare, SECTION, {"a": 1}, file="x") == bare + "\n    a: 1\n"
+    assert edit_yaml(bare, SECTION, {"a": 1}, file="x") == bare + "\n    a: 1\n"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_the_file_may_end_without_a_newline_and_with_crlf() -> None:
 def test_what_would_change_more_is_refused(text: str) -> None:
     """With the lines to write by hand."""
     with pytest.raises(ConfigurationError, match="cannot be edited") as caught:
-        edited(text, SECTION, {"serving": {"queue": {"max_queue_size": 2}}}, file="x")
+        edit_yaml(text, SECTION, {"serving": {"queue": {"max_queue_size": 2}}}, file="x")
     assert "max_queue_size: 2" in caught.value.remedy
 
 
@@ -143,7 +145,7 @@ def test_it_says_what_was_meant_or_refuses(
     data = {"models": {"speller": before, "other": {"slo": 1}}}
     text = yaml.safe_dump(data, default_flow_style=flow, allow_unicode=True)
     try:
-        after = edited(text, SECTION, overlay, file="x")
+        after = edit_yaml(text, SECTION, overlay, file="x")
     except ConfigurationError:
         return
     wanted = deep_merge(data, {"models": {"speller": overlay}})
@@ -169,9 +171,9 @@ def test_a_project_file_and_its_profiles(tmp_path: Path, profile: str | None) ->
     text = FILE + "profiles:\n  small: # on a laptop\n    server: {http_port: 0}\n  new: {}\n"
     file.write_text(text, encoding="utf-8")
     overlay = {"serving": {"inline_detokenizer": True, "queue": {"max_queue_size": 2}}}
-    edit = project_edit(load_project(file), None, "speller", profile, overlay)
+    edit = create_project_edit(load_project(file), None, "speller", profile, overlay)
     assert file.read_text(encoding="utf-8") == text
-    write_exactly(edit.file, edit.after)
+    write_exactly(edit.file, edit.new_text)
     tuned, base = load_project(file, profile=profile), load_project(file)
     assert tuned.models["speller"].serving.queue.max_queue_size == 2
     assert tuned.models["speller"].serving.queue.priority_levels == 2

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules share: graphs, placement, streams, threads and memory, derived from the files."""
+"""Analyses that several rules share: graphs, placement, streams, threads and memory."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python models ask of other models (business logic scripting), read off their source.
+"""Find the calls to other models (business logic scripting, BLS) in a Python model's source.
 
 Source: https://github.com/triton-inference-server/python_backend#business-logic-scripting
 """
@@ -7,69 +7,71 @@ Source: https://github.com/triton-inference-server/python_backend#business-logic
 from __future__ import annotations
 
 import ast
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tritonctl.checks.analysis.nesting import models_in, way_back
-from tritonctl.checks.model_py.source import Call, Function, PythonSource, own_nodes
+from tritonctl.checks.analysis.nesting import shortest_path, step_models
+from tritonctl.checks.model_py.source import Function, PythonCall, PythonSource, scope_nodes
 from tritonctl.checks.repository import Model, Repository
 
 _SENDING = ("exec", "async_exec")
 
 
 class BlsCall(NamedTuple):
-    """A `pb_utils.InferenceRequest`. Without `model` the name is not written in the source.
+    """A `pb_utils.InferenceRequest(...)`."""
 
-    method: of the model class, whose body it stands in; "" elsewhere, as in a function within.
-    """
-
-    model: str | None
-    call: Call
-    method: str
+    model: str | None  # None: the source does not contain the name
+    call: PythonCall
+    method: str  # the method of the model class that makes the call; "" for other functions
 
 
 def bls_calls(model: Model) -> tuple[BlsCall, ...]:
-    """The requests that a model's code makes, by line; () where it sends none."""
+    """Return the requests that a model's code makes, by line; () if it sends none."""
     code = model.code
-    if code is None or not code.called("InferenceRequest"):
+    if code is None or not code.calls_named("InferenceRequest"):
         return ()
-    if not any(code.called(name) for name in _SENDING):
+    if not any(code.calls_named(name) for name in _SENDING):
         return ()
-    methods = _methods(code)
+    methods = _method_by_node(code)
     return tuple(
-        BlsCall(_name(code, call), call, methods.get(id(call.node), ""))
-        for call in code.called("InferenceRequest")
+        BlsCall(_model_name(code, call), call, methods.get(id(call.node), ""))
+        for call in code.calls_named("InferenceRequest")
     )
 
 
-def _name(code: PythonSource, call: Call) -> str | None:
-    given = call.argument(len(call.node.args), "model_name")
-    if isinstance(given, ast.Constant):
-        return given.value if isinstance(given.value, str) else None
-    if isinstance(given, ast.Name):
-        return _constant(code, given.id)
-    of_self = isinstance(given, ast.Attribute) and isinstance(given.value, ast.Name)
-    return _constant(code, given.attr) if of_self and isinstance(given, ast.Attribute) else None
+def _model_name(code: PythonSource, call: PythonCall) -> str | None:
+    model_name_node = call.argument(len(call.node.args), "model_name")
+    if isinstance(model_name_node, ast.Constant):
+        return model_name_node.value if isinstance(model_name_node.value, str) else None
+    if isinstance(model_name_node, ast.Name):
+        return _string_constant(code, model_name_node.id)
+    is_attribute = isinstance(model_name_node, ast.Attribute) and isinstance(
+        model_name_node.value, ast.Name
+    )
+    return (
+        _string_constant(code, model_name_node.attr)
+        if is_attribute and isinstance(model_name_node, ast.Attribute)
+        else None
+    )
 
 
-def _constant(code: PythonSource, name: str) -> str | None:
-    """What a variable or attribute is, if it is set once in the file, to a string."""
-    stored = [node for node in code.nodes if name in _stored(node)]
-    parent = [
+def _string_constant(code: PythonSource, name: str) -> str | None:
+    """Return the value of a variable or attribute that the file sets once, to a string."""
+    stored = [node for node in code.nodes if name in _stored_names(node)]
+    values = [
         node.value
         for node in code.nodes
         if isinstance(node, ast.Assign)
         and len(node.targets) == 1
-        and name in _stored(node.targets[0])
+        and name in _stored_names(node.targets[0])
     ]
-    if len(stored) != 1 or len(parent) != 1 or not isinstance(parent[0], ast.Constant):
+    if len(stored) != 1 or len(values) != 1 or not isinstance(values[0], ast.Constant):
         return None
-    value = parent[0].value
+    value = values[0].value
     return value if isinstance(value, str) else None
 
 
-def _stored(node: ast.AST) -> tuple[str, ...]:
+def _stored_names(node: ast.AST) -> tuple[str, ...]:
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         return (node.id,)
     if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -79,20 +81,20 @@ def _stored(node: ast.AST) -> tuple[str, ...]:
     return ()
 
 
-def _methods(code: PythonSource) -> dict[int, str]:
-    """The method whose own body each node stands in, by the node's identity."""
-    methods: dict[int, str] = {}
+def _method_by_node(code: PythonSource) -> dict[int, str]:
+    """Map the identity of each node to the name of the method that directly contains it."""
+    method_names: dict[int, str] = {}
     for method in code.model_class.body if code.model_class else ():
         if isinstance(method, Function):
-            methods |= dict.fromkeys(map(id, own_nodes(method)), method.name)
-    return methods
+            method_names |= dict.fromkeys(map(id, scope_nodes(method)), method.name)
+    return method_names
 
 
-def holding_calls(model: Model) -> tuple[BlsCall, ...]:
-    """The calls during which the model's instance can do nothing else.
+def blocking_calls(model: Model) -> tuple[BlsCall, ...]:
+    """Return the calls that block the model's instance.
 
-    A decoupled model may hand a request to a thread and be free, so only what stands in its
-    `execute` itself counts.
+    A decoupled model may hand a request to a thread. For it, only calls directly in `execute`
+    count.
     """
     if model.code is None:
         return ()
@@ -105,34 +107,24 @@ def holding_calls(model: Model) -> tuple[BlsCall, ...]:
 
 
 class CallGraph:
-    """Which model waits for which, over BLS and the steps of ensembles."""
+    """Edges from each model to the models it waits for: BLS calls and ensemble steps."""
 
     def __init__(self, repository: Repository) -> None:
-        self.calls = {name: holding_calls(model) for name, model in repository.models.items()}
-        self._steps = {name: models_in(m) for name, m in repository.models.items()}
+        self.calls = {name: blocking_calls(model) for name, model in repository.models.items()}
+        self._steps = {name: step_models(m) for name, m in repository.models.items()}
 
-    def needs(self, name: str) -> Iterator[str]:
-        """The models that this one waits for, directly."""
+    def dependencies(self, name: str) -> Iterator[str]:
+        """Yield the names of the models that a model directly waits for."""
         yield from (call.model for call in self.calls.get(name, ()) if call.model)
         yield from self._steps.get(name, ())
 
-    def way(self, caller: str, end: str) -> list[str]:
-        """From a model that calls, over what it waits for, to another or back to itself."""
+    def wait_path(self, caller: str, end: str) -> list[str]:
+        """Return the path from a calling model to `end`, which may be the model itself."""
         for call in self.calls.get(caller, ()):
-            if call.model and (path := self.path(call.model, end)):
+            if call.model and (path := self.shortest_path(call.model, end)):
                 return [caller, *path]
         return []
 
-    def path(self, start: str, end: str) -> list[str]:
-        """The shortest way from one model to another, both included; [] without one."""
-        came: dict[str, str] = {}
-        waiting = deque([start])
-        while waiting:
-            here = waiting.popleft()
-            if here == end:
-                return way_back(end, start, came)
-            for name in self.needs(here):
-                if name not in came and name != start:
-                    came[name] = here
-                    waiting.append(name)
-        return []
+    def shortest_path(self, start: str, end: str) -> list[str]:
+        """Return the shortest path from one model to another, both included; [] if none exists."""
+        return [start] if start == end else shortest_path(start, end, self.dependencies)

@@ -10,107 +10,103 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model
-from tritonctl.formats.graph_file import Graph
+from tritonctl.formats.graph_file import ModelGraph
 
-_MOST_ELEMENTS = 1 << 63
+_MAX_ELEMENTS = 1 << 63
 Direction = Literal["input", "output"]
 
 
-class Tensor(NamedTuple):
-    """One of `input` or `output`. `path` leads to it in the configuration: ("input", 0).
-
-    dims: as written, without the batch dimension, -1 where it varies; None where absent.
-    dtype: as written, "TYPE_FP32"; "TYPE_INVALID" where absent.
-    """
+class DeclaredTensor(NamedTuple):
+    """An entry of `input` or `output` in the configuration."""
 
     name: str
-    dtype: str
+    dtype: str  # as written: "TYPE_FP32"; "TYPE_INVALID" if missing
+    # As written: without the batch dimension, -1 for a variable one; None if missing.
     dims: tuple[int, ...] | None
-    path: tuple[str | int, ...]
+    path: tuple[str | int, ...]  # in the configuration: ("input", 0)
     optional: bool = False
     ragged: bool = False
     reshape: tuple[int, ...] | None = None
 
 
-def inputs(model: Model) -> tuple[Tensor, ...]:
-    """The inputs that the configuration declares, in its order."""
+def inputs(model: Model) -> tuple[DeclaredTensor, ...]:
+    """Return the declared inputs in the order of the configuration."""
     return _tensors(model, "input")
 
 
-def outputs(model: Model) -> tuple[Tensor, ...]:
-    """The outputs that the configuration declares, in its order."""
+def outputs(model: Model) -> tuple[DeclaredTensor, ...]:
+    """Return the declared outputs in the order of the configuration."""
     return _tensors(model, "output")
 
 
-def batches(model: Model) -> bool:
-    """Whether requests have a batch dimension, which `dims` leaves out: max_batch_size over 0."""
+def has_batch_dimension(model: Model) -> bool:
+    """Whether max_batch_size is over 0: requests then have a batch dimension not in `dims`."""
     return bool(model.config.message.max_batch_size > 0)
 
 
-def _tensors(model: Model, direction: Direction) -> tuple[Tensor, ...]:
+def _tensors(model: Model, direction: Direction) -> tuple[DeclaredTensor, ...]:
     config = model.config
-    return memoized(model, direction, lambda: tuple(_declared(config, direction)))
+    return memoized(model, direction, lambda: tuple(_read_tensors(config, direction)))
 
 
-def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:
-    for index, one in enumerate(getattr(config.message, direction)):
-        yield Tensor(
-            name=one.name,
-            dtype=type_name(one.data_type),
-            dims=tuple(one.dims) or None,
+def _read_tensors(config: ConfigMessage, direction: Direction) -> Iterator[DeclaredTensor]:
+    for index, tensor in enumerate(getattr(config.message, direction)):
+        yield DeclaredTensor(
+            name=tensor.name,
+            dtype=type_name(tensor.data_type),
+            dims=tuple(tensor.dims) or None,
             path=(direction, index),
-            optional=direction == "input" and one.optional,
-            ragged=direction == "input" and one.allow_ragged_batch,
-            reshape=tuple(one.reshape.shape) if one.HasField("reshape") else None,
+            optional=direction == "input" and tensor.optional,
+            ragged=direction == "input" and tensor.allow_ragged_batch,
+            reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
         )
 
 
 def type_name(number: int) -> str:
-    """The name of a DataType; unknown numbers stay numbers, as a config.pbtxt may hold any."""
+    """Return the name of a DataType, or the number itself as text if it has no name."""
     types = model_config_schema().DataType
     return str(types.Name(number)) if number in types.values() else str(number)
 
 
 def element_count(dims: Iterable[int]) -> int:
-    """How many elements a tensor has, at most 2^63: Triton counts no further, nor does memory."""
+    """Return the number of elements of a tensor, capped at 2^63 as in Triton."""
     count = 1
     for size in dims:
-        count = min(count * size, _MOST_ELEMENTS)
+        count = min(count * size, _MAX_ELEMENTS)
     return count
 
 
 def size_fits(size: Sequence[int], dims: Sequence[int]) -> bool:
-    """Whether a tensor of that size, with no -1, has these dims."""
+    """Whether `size` is a concrete size (no -1) that matches `dims`."""
     return -1 not in size and dims_match(tuple(size), tuple(dims))
 
 
-def dims_match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether dims are the same, -1 being any."""
-    return len(one) == len(other) and all(
-        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+def dims_match(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Whether two dims match; -1 matches any size."""
+    return len(first) == len(second) and all(
+        a == b or -1 in (a, b) for a, b in zip(first, second, strict=True)
     )
 
 
-def judged_graph(model: Model, only: str | None = None) -> Graph | None:
-    """The graph in the model's file, where the backend holds the configuration against it.
+def comparable_graph(model: Model, only_format: str | None = None) -> ModelGraph | None:
+    """Return the graph of the model's file if the backend compares the configuration with it.
 
-    only: of this format.
-
-    A list that the configuration lacks is completed from it; one that is there is compared.
+    The backend completes a missing tensor list from the graph and compares an existing one. With
+    `only_format`, graphs of other formats give None.
     """
     graph = model.graph
-    if graph is None or graph.broken or only not in (None, graph.format):
+    if graph is None or graph.read_error or only_format not in (None, graph.format):
         return None
-    return graph if declares(model, "input") or declares(model, "output") else None
+    return graph if has_declared(model, "input") or has_declared(model, "output") else None
 
 
-def declares(model: Model, direction: Direction) -> bool:
-    """Whether the configuration has tensors of that direction, which are then not completed."""
+def has_declared(model: Model, direction: Direction) -> bool:
+    """Whether the configuration lists tensors of that direction; such a list is not completed."""
     message = model.config.message
     lists = (message.input, message.batch_input) if direction == "input" else (message.output,)
     return any(map(len, lists))
 
 
-def completed(model: Model) -> bool:
-    """Whether a backend that knows its model's file completes the configuration from it."""
-    return not (declares(model, "input") and declares(model, "output"))
+def is_completed_from_file(model: Model) -> bool:
+    """Whether a backend that can read its model's file completes the configuration from it."""
+    return not (has_declared(model, "input") and has_declared(model, "output"))

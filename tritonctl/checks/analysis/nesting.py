@@ -1,88 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ensembles inside each other: which come first, and which contain themselves.
+"""The nesting order of ensembles, and ensembles that contain themselves.
 
-Nothing here recurses: a repository may hold a chain of thousands.
+The functions do not recurse: a repository may hold a chain of thousands of ensembles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model, Repository
 
-# Of more, the names do not fit into a message.
-LONG_CIRCLE = 8
+# More names do not fit into a message.
+MAX_REPORTED_CYCLE = 8
 
 
-def models_in(model: Model) -> list[str]:
-    """The names of an ensemble's models, step by step."""
+def step_models(model: Model) -> list[str]:
+    """Return the names of an ensemble's models in step order."""
     return [step.model_name for step in model.config.message.ensemble_scheduling.step]
 
 
-def inside_out(repository: Repository) -> list[str]:
-    """The ensembles, each behind those that it contains; without those that a circle is in."""
+def innermost_first(repository: Repository) -> list[str]:
+    """Return the ensembles, each after those it contains, without those that contain a cycle."""
     inner = _ensembles_in_each(repository)
     outer: dict[str, list[str]] = {name: [] for name in inner}
     for name, names in inner.items():
-        for one in names:
-            outer[one].append(name)
-    left = {name: len(names) for name, names in inner.items()}
-    order = [name for name, count in left.items() if not count]
+        for neighbor in names:
+            outer[neighbor].append(name)
+    pending = {name: len(names) for name, names in inner.items()}
+    order = [name for name, count in pending.items() if not count]
     for name in order:
-        for one in outer[name]:
-            left[one] -= 1
-            if not left[one]:
-                order.append(one)
+        for neighbor in outer[name]:
+            pending[neighbor] -= 1
+            if not pending[neighbor]:
+                order.append(neighbor)
     return order
 
 
-def circle(model: Model, repository: Repository) -> tuple[str, ...]:
-    """The ensembles by which this one contains itself, its own name first and last; or nothing.
+def containment_cycle(model: Model, repository: Repository) -> tuple[str, ...]:
+    """Return the cycle through which an ensemble contains itself, its name first and last; or ().
 
-    Of those in a long circle only the next ones: each has the same.
+    For a long cycle, return only the next members: all members share the cycle.
     """
-    known: dict[str, tuple[list[str], int]] = memoized(repository, "long circles", dict)
+    long_cycles: dict[str, tuple[list[str], int]] = memoized(repository, "long circles", dict)
     name = model.name
-    if name not in known:
-        way = _circle(name, memoized(repository, "unsound", lambda: _unsound(repository)))
-        if len(way) <= LONG_CIRCLE:
-            return way
-        ring = list(way[:-1])
-        for at, one in enumerate(ring):
-            known.setdefault(one, (ring, at))
-    ring, at = known[name]
-    return (*(ring[(at + i) % len(ring)] for i in range(LONG_CIRCLE)), name)
+    if name not in long_cycles:
+        inner = memoized(repository, "unsound", lambda: _ensembles_around_cycles(repository))
+        cycle = shortest_path(name, name, lambda outer: sorted(inner.get(outer, ())))
+        if len(cycle) <= MAX_REPORTED_CYCLE:
+            return tuple(cycle)
+        ring = cycle[:-1]
+        for offset, member in enumerate(ring):
+            long_cycles.setdefault(member, (ring, offset))
+    ring, offset = long_cycles[name]
+    return (*(ring[(offset + i) % len(ring)] for i in range(MAX_REPORTED_CYCLE)), name)
 
 
-def _unsound(repository: Repository) -> dict[str, set[str]]:
-    """The ensembles in each of those that lie in a circle, or around one."""
-    sound = set(inside_out(repository))
+def _ensembles_around_cycles(repository: Repository) -> dict[str, set[str]]:
+    """Map each ensemble that lies in a cycle or contains one to the ensembles in it."""
+    sound = set(innermost_first(repository))
     inner = _ensembles_in_each(repository)
     return {name: names for name, names in inner.items() if name not in sound}
 
 
-def _circle(start: str, inner: dict[str, set[str]]) -> tuple[str, ...]:
-    outer: dict[str, str] = {}
-    waiting = [start]
-    for name in waiting:
-        for one in sorted(inner.get(name, ())):
-            if one == start:
-                return (*way_back(name, start, outer), start)
-            if one not in outer:
-                outer[one] = name
-                waiting.append(one)
-    return ()
+def shortest_path(start: str, end: str, neighbors: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return the shortest path from start to end, both included; [] if none exists.
 
-
-def way_back(end: str, start: str, before: dict[str, str]) -> list[str]:
-    """From start to end, by what comes before each."""
-    way = [end]
-    while way[-1] != start:
-        way.append(before[way[-1]])
-    return way[::-1]
+    The path has at least one step: it is a cycle if start and end are the same.
+    """
+    predecessors: dict[str, str] = {}
+    queue = [start]
+    for name in queue:
+        for neighbor in neighbors(name):
+            if neighbor == end:
+                path = [end, name]
+                while path[-1] != start:
+                    path.append(predecessors[path[-1]])
+                return path[::-1]
+            if neighbor not in predecessors and neighbor != start:
+                predecessors[neighbor] = name
+                queue.append(neighbor)
+    return []
 
 
 def _ensembles_in_each(repository: Repository) -> dict[str, set[str]]:
     ensembles = {name: m for name, m in repository.models.items() if m.backend == "ensemble"}
     return {
-        name: {one for one in models_in(m) if one in ensembles} for name, m in ensembles.items()
+        name: {inner_name for inner_name in step_models(m) if inner_name in ensembles}
+        for name, m in ensembles.items()
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of releases, imported only for the rules that need it.
+"""Import the table of releases only for rules that need it.
 
-Importing it (pydantic) takes longer than checking a model.
+The import (pydantic) takes longer than checking a model.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def releases() -> Compatibility:
-    """Everything in builders/compatibility.toml."""
+    """Return the content of builders/compatibility.toml."""
     from tritonctl.project.compatibility.table import table
 
     return table(None)
 
 
-def reaches(version: str | None, least: str) -> bool:
-    """Whether a version is known and not older than another."""
+def meets_minimum(version: str | None, minimum: str) -> bool:
+    """Whether a version is known and at least `minimum`."""
     from tritonctl.project.compatibility import table
 
-    return table.reaches(version, least)
+    return table.is_at_least(version, minimum)
 
 
 @lru_cache(maxsize=8)
 def newer_fields(version: str) -> dict[str, str]:
-    """The config.pbtxt fields (dotted) newer than a version, with their first version."""
+    """Map each config.pbtxt field (dotted) that is newer than a version to its first version."""
     from tritonctl.project.compatibility.rules import fields_unknown_to
 
     return fields_unknown_to(version, releases())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models answer a request with a stream of responses, and which run once for each of them."""
+"""Find models that answer with a stream of responses, and models that run once per response."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tritonctl.checks.analysis import placement
-from tritonctl.checks.analysis.nesting import models_in
-from tritonctl.checks.analysis.senders import senders_of
+from tritonctl.checks.analysis.nesting import step_models
+from tritonctl.checks.analysis.response_senders import senders_of
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import PythonSource
-from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.checks.repository import CheckTarget, Model, Repository
 
 
-class PerResponse(NamedTuple):
-    """A model that an ensemble runs once for every response of a decoupled one."""
+class PerResponseModel(NamedTuple):
+    """A model that an ensemble runs once for each response of a decoupled model."""
 
     model: Model
     ensemble: str
-    source: str
+    source: str  # name of the decoupled model
 
 
-class Step(NamedTuple):
-    """A step of an ensemble, with the ensemble's names of its tensors."""
+class StepTensors(NamedTuple):
+    """A step of an ensemble with the ensemble tensors it reads and writes."""
 
     model: str
     reads: frozenset[str]
     writes: frozenset[str]
 
 
-def steps(model: Model) -> tuple[Step, ...]:
-    """The steps of an ensemble; () of anything else."""
+def step_tensors(model: Model) -> tuple[StepTensors, ...]:
+    """Return the steps of an ensemble; () for other models."""
     return tuple(
-        Step(
+        StepTensors(
             step.model_name, frozenset(step.input_map.values()), frozenset(step.output_map.values())
         )
         for step in model.config.message.ensemble_scheduling.step
     )
 
 
-def decoupled(model: Model | None, repository: Repository) -> bool:
-    """Whether a model is known to be decoupled, as an ensemble with such a step is, too."""
+def is_decoupled(model: Model | None, repository: Repository) -> bool:
+    """Whether a model is known to be decoupled; an ensemble is if one of its steps is."""
     if model is None:
         return False
     return model.name in memoized(repository, "streaming", lambda: _all_decoupled(repository))
 
 
 def _all_decoupled(repository: Repository) -> set[str]:
-    """From the models that say so outwards: ensembles may lie in each other, and in circles."""
+    """Return the decoupled models and all ensembles around them; ensembles may form cycles."""
     outer: dict[str, list[str]] = {}
     for name, model in repository.models.items():
-        for step in set(models_in(model)):
+        for step in set(step_models(model)):
             outer.setdefault(step, []).append(name)
-    waiting = [name for name, model in repository.models.items() if _says_so(model)]
-    decoupled = set(waiting)
-    for name in waiting:
-        fresh = [one for one in outer.get(name, ()) if one not in decoupled]
-        decoupled.update(fresh)
-        waiting += fresh
+    queue = [name for name, model in repository.models.items() if _declares_decoupled(model)]
+    decoupled = set(queue)
+    for name in queue:
+        added = [outer_name for outer_name in outer.get(name, ()) if outer_name not in decoupled]
+        decoupled.update(added)
+        queue += added
     return decoupled
 
 
-def _says_so(model: Model) -> bool:
+def _declares_decoupled(model: Model) -> bool:
     policy = model.config.message.model_transaction_policy
     return bool(policy.decoupled) and model.backend != "ensemble"
 
 
 def streaming_code(model: Model) -> PythonSource | None:
-    """The code of a decoupled Python model; None of any other."""
+    """Return the code of a decoupled Python model; None for other models."""
     if not model.config.message.model_transaction_policy.decoupled:
         return None
     code = model.code
@@ -76,41 +76,43 @@ def streaming_code(model: Model) -> PythonSource | None:
 
 
 def surely_not_decoupled(model: Model) -> bool:
-    """A Python model that answers every request once: model.py cannot change that either."""
+    """Whether a Python model answers each request once and its code cannot change that."""
     code = model.code
     if code is None or code.tree is None:
         return False
     decoupled = model.config.message.model_transaction_policy.decoupled
-    return not decoupled and not code.called("set_model_transaction_policy")
+    return not decoupled and not code.calls_named("set_model_transaction_policy")
 
 
-def composing(repository: Repository) -> frozenset[str]:
-    """The models that are steps of an ensemble."""
-    return frozenset(step.model for model in repository.models.values() for step in steps(model))
+def composing_models(repository: Repository) -> frozenset[str]:
+    """Return the names of the models that are steps of an ensemble."""
+    return frozenset(
+        step.model for model in repository.models.values() for step in step_tensors(model)
+    )
 
 
-def per_response(repository: Repository) -> dict[str, PerResponse]:
-    """The models, ensembles left out, that run once per response in some ensemble; by name."""
-    return memoized(repository, "per response", lambda: _per_response(repository))
+def models_per_response(repository: Repository) -> dict[str, PerResponseModel]:
+    """Return the models, without ensembles, that run once per response in an ensemble, by name."""
+    return memoized(repository, "per response", lambda: _find_models_per_response(repository))
 
 
-def _per_response(repository: Repository) -> dict[str, PerResponse]:
-    models: dict[str, PerResponse] = {}
+def _find_models_per_response(repository: Repository) -> dict[str, PerResponseModel]:
+    models: dict[str, PerResponseModel] = {}
     seen: set[str] = set()
     for ensemble in repository.models.values():
-        for name, source in _behind(ensemble, repository):
-            for model in _inside(name, repository, seen):
-                models[model.name] = PerResponse(model, ensemble.name, source)
+        for name, source in _steps_after_streams(ensemble, repository):
+            for model in _models_run_by(name, repository, seen):
+                models[model.name] = PerResponseModel(model, ensemble.name, source)
     return models
 
 
-def _behind(ensemble: Model, repository: Repository) -> Iterator[tuple[str, str]]:
-    """The steps' models behind a decoupled one, near or far, each with that one's name."""
-    all_steps = steps(ensemble)
-    streamed = {
+def _steps_after_streams(ensemble: Model, repository: Repository) -> Iterator[tuple[str, str]]:
+    """Yield each model downstream of a decoupled step, with the name of the decoupled model."""
+    all_steps = step_tensors(ensemble)
+    source_by_tensor = {
         tensor: step.model
         for step in all_steps
-        if _streams(repository.models.get(step.model), repository)
+        if _sends_stream(repository.models.get(step.model), repository)
         for tensor in step.writes
     }
     readers: dict[str, list[int]] = {}
@@ -118,41 +120,43 @@ def _behind(ensemble: Model, repository: Repository) -> Iterator[tuple[str, str]
         for tensor in step.reads:
             readers.setdefault(tensor, []).append(index)
     reached: set[int] = set()
-    fresh = set(streamed)
-    while behind := {index for name in fresh for index in readers.get(name, ())} - reached:
-        reached |= behind
-        fresh = set()
-        for step in (all_steps[index] for index in sorted(behind)):
-            source = streamed[min(step.reads & streamed.keys())]
+    new_tensors = set(source_by_tensor)
+    while (
+        next_indices := {index for name in new_tensors for index in readers.get(name, ())} - reached
+    ):
+        reached |= next_indices
+        new_tensors = set()
+        for step in (all_steps[index] for index in sorted(next_indices)):
+            source = source_by_tensor[min(step.reads & source_by_tensor.keys())]
             yield step.model, source
-            fresh |= step.writes - streamed.keys()
-            streamed |= dict.fromkeys(step.writes - streamed.keys(), source)
+            new_tensors |= step.writes - source_by_tensor.keys()
+            source_by_tensor |= dict.fromkeys(step.writes - source_by_tensor.keys(), source)
 
 
-def _streams(model: Model | None, repository: Repository) -> bool:
-    """Whether a model is decoupled, and not only in order to answer late, or not at all."""
-    if model is None or not decoupled(model, repository):
+def _sends_stream(model: Model | None, repository: Repository) -> bool:
+    """Whether a model is decoupled and may send several responses to a request."""
+    if model is None or not is_decoupled(model, repository):
         return False
     senders = senders_of(model)
-    return senders is None or not senders.single_response
+    return senders is None or not senders.sends_single_response
 
 
-def _inside(name: str, repository: Repository, seen: set[str]) -> Iterator[Model]:
-    """The models that run when this one does, without those that were seen before."""
-    waiting = [name]
-    while waiting:
-        model = repository.models.get(waiting.pop())
+def _models_run_by(name: str, repository: Repository, seen: set[str]) -> Iterator[Model]:
+    """Yield the models that run when this one does; skip and extend `seen`."""
+    queue = [name]
+    while queue:
+        model = repository.models.get(queue.pop())
         if model is None or model.name in seen:
             continue
         seen.add(model.name)
         if model.backend != "ensemble":
             yield model
-        waiting += reversed(models_in(model))
+        queue += reversed(step_models(model))
 
 
-def instances(model: Model, target: Target) -> int:
-    """How many instances a model has at least."""
-    known = placement.instances(model, target)
+def min_instances(model: Model, target: CheckTarget) -> int:
+    """Return the minimum number of instances of a model."""
+    exact_count = placement.instance_count(model, target)
     groups = model.config.message.instance_group
-    written = sum(max(int(one.count), 1) * max(len(one.gpus), 1) for one in groups)
-    return max(1, written) if known is None else known
+    configured_count = sum(max(int(group.count), 1) * max(len(group.gpus), 1) for group in groups)
+    return max(1, configured_count) if exact_count is None else exact_count

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's Python stubs take of shared memory, from the tensors of their models.
+"""Compute the shared memory of Triton's Python stubs from the tensors of their models.
 
-A region for each instance, of `shm-default-byte-size`, which grows in steps of
+Each instance has a region of `shm-default-byte-size` that grows in steps of
 `shm-growth-byte-size`. Source:
 https://github.com/triton-inference-server/python_backend#managing-shared-memory
 """
@@ -14,40 +14,40 @@ from tritonctl.checks.analysis.declared import element_count
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 
 MIB = 1 << 20
-# Both of the backend's settings, by default.
+# Default of both backend settings.
 REGION_BYTES = MIB
-# A request's tensors in shared memory: headers and names of about 20 tensors come on top.
+# Headers and names of about 20 tensors, added to the tensors of a request.
 REQUEST_OVERHEAD = 4096
 STRING_BYTES = 4096
-# Of a list of texts, which is not as long as a text is in tokens.
-_TEXTS = 4
-_WIDEST = 8
+# Strings assumed in a variable dimension: lists of texts are shorter than texts in tokens.
+_STRINGS_PER_LIST = 4
+_MAX_ELEMENT_BYTES = 8
 
 
 def tensor_bytes(
-    data_type: str, dims: Iterable[int], longest: int, string_bytes: int = STRING_BYTES
+    data_type: str, dims: Iterable[int], variable_size: int, string_bytes: int = STRING_BYTES
 ) -> int:
-    """A tensor of one request. longest: what a dimension that varies is taken for."""
+    """Return the bytes of a tensor of one request, with a size assumed for variable dimensions."""
     text = data_type == "TYPE_STRING"
-    free = min(_TEXTS, longest) if text else longest
-    known = BY_CONFIG_NAME.get(data_type)
-    item = string_bytes if text else (known and known.size) or _WIDEST
-    return element_count(free if size < 0 else size for size in dims) * item
+    variable = min(_STRINGS_PER_LIST, variable_size) if text else variable_size
+    datatype = BY_CONFIG_NAME.get(data_type)
+    item = string_bytes if text else (datatype and datatype.size) or _MAX_ELEMENT_BYTES
+    return element_count(variable if size < 0 else size for size in dims) * item
 
 
 def region_bytes(tensors: Sequence[int], places: int, region: int = REGION_BYTES) -> int:
-    """A stub's region: what a batch of requests and answers holds, in steps of the growth.
+    """Return the bytes of a stub's region for a full batch, rounded up to growth steps.
 
-    tensors: bytes of each input and output of one request; places: requests in a batch.
+    `tensors` holds the bytes of each input and output of one request.
     """
-    return region + _in_steps(tensors, places)
+    return region + _batch_bytes_rounded(tensors, places)
 
 
-def least_region_bytes(tensors: Sequence[int], places: int) -> int:
-    """The same at the very least: what a batch holds fits into the region as it begins, or not."""
-    return max(REGION_BYTES, _in_steps(tensors, places))
+def min_region_bytes(tensors: Sequence[int], places: int) -> int:
+    """Return the minimum region for a full batch: the initial region if the batch fits into it."""
+    return max(REGION_BYTES, _batch_bytes_rounded(tensors, places))
 
 
-def _in_steps(tensors: Sequence[int], places: int) -> int:
+def _batch_bytes_rounded(tensors: Sequence[int], places: int) -> int:
     request = REQUEST_OVERHEAD + sum(tensors)
     return -(-places * request // REGION_BYTES) * REGION_BYTES

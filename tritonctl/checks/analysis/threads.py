@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads an instance of a model computes with on the CPU, where that can be read.
+"""Read how many CPU threads the instances of a model compute with.
 
 Sources: https://github.com/triton-inference-server/onnxruntime_backend#model-config-options,
 https://github.com/triton-inference-server/openvino_backend#parameters,
@@ -14,91 +14,92 @@ from typing import NamedTuple
 
 from tritonctl.checks.analysis.placement import groups
 from tritonctl.checks.model_py.source import PythonSource
-from tritonctl.checks.places import Source, Span
-from tritonctl.checks.repository import Model, Target
+from tritonctl.checks.repository import CheckTarget, Model
+from tritonctl.checks.source_span import SourceText, Span
 
 _OPENVINO = ("INFERENCE_NUM_THREADS", "CPU_THREADS_NUM")
 _PYTORCH = "INTRA_OP_THREAD_COUNT"
 _ONNXRUNTIME = "intra_op_thread_count"
-# In a model.py that sets its threads in another way, or does not compute on the CPU.
-_ELSEWHERE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "cuda")
+# Texts in a model.py that sets its threads in another way or does not compute on the CPU.
+_OTHER_THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "cuda")
 
 
-class Threads(NamedTuple):
-    """Of a model on the CPU: `pools` times `each`. each: None is one per core, the default.
-
-    span and source: what says so, None where nothing does.
-    """
+class ThreadPools(NamedTuple):
+    """The thread pools of a model on the CPU."""
 
     pools: int
-    each: int | None
-    span: Span | None
-    source: Source | None = None
+    each: int | None  # None: one per core, the default
+    span: Span | None  # of the setting; None for the default
+    source: SourceText | None = None  # of the span; None for config.pbtxt
 
     def total(self, cores: int) -> int:
-        """Threads that can run at once."""
+        """Return the number of threads that can run at once."""
         return self.pools * (cores if self.each is None else self.each)
 
 
-def cpu_threads(model: Model, target: Target) -> Threads | None:
-    """The threads of a model's instances on the CPU; None without such, or where unknown."""
-    made = [group for group in groups(model, target) if group.kind != "KIND_GPU"]
-    totals = [group.total for group in made]
+def cpu_threads(model: Model, target: CheckTarget) -> ThreadPools | None:
+    """Return the thread pools of a model's CPU instances; None if it has none or is unknown."""
+    cpu_groups = [group for group in groups(model, target) if group.kind != "KIND_GPU"]
+    totals = [group.total for group in cpu_groups]
     count = sum(total or 0 for total in totals)
-    if not count or None in totals or any(group.kind == "KIND_MODEL" for group in made):
+    if not count or None in totals or any(group.kind == "KIND_MODEL" for group in cpu_groups):
         return None
     if model.backend == "onnxruntime":
-        return _of_onnxruntime(model, count)
+        return _onnxruntime_threads(model, count)
     if model.backend == "openvino":
-        return _of_parameter(model, _OPENVINO)
+        return _parameter_threads(model, _OPENVINO)
     if model.backend == "pytorch":
-        return _of_parameter(model, (_PYTORCH,))
-    return _of_python(model.code, count) if model.code else None
+        return _parameter_threads(model, (_PYTORCH,))
+    return _python_threads(model.code, count) if model.code else None
 
 
-def parameter(model: Model, key: str) -> str | None:
-    """A parameter's text; None where it is absent."""
+def parameter_text(model: Model, key: str) -> str | None:
+    """Return the string value of a parameter; None if it is missing."""
     parameters = model.config.message.parameters
     return str(parameters[key].string_value) if key in parameters else None
 
 
-def whole(text: str | None) -> int | None:
-    """A number of threads; None for anything else."""
+def parse_count(text: str | None) -> int | None:
+    """Return a number of threads from text; None for anything else."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
-def _of_onnxruntime(model: Model, count: int) -> Threads | None:
-    """A pool in each instance's session, unless another library computes."""
+def _onnxruntime_threads(model: Model, count: int) -> ThreadPools | None:
+    """Return one pool per instance, unless another library computes."""
     accelerators = model.config.message.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         return None
-    each = whole(parameter(model, _ONNXRUNTIME))
-    span = model.config.span("parameters", _ONNXRUNTIME) if each else None
-    return Threads(count, each or None, span)
+    threads_per_pool = parse_count(parameter_text(model, _ONNXRUNTIME))
+    span = model.config.span("parameters", _ONNXRUNTIME) if threads_per_pool else None
+    return ThreadPools(count, threads_per_pool or None, span)
 
 
-def _of_parameter(model: Model, keys: tuple[str, ...]) -> Threads | None:
-    """What the model shares among its instances, where a parameter says how much."""
+def _parameter_threads(model: Model, keys: tuple[str, ...]) -> ThreadPools | None:
+    """Return the pool that all instances share, if a parameter sets its size."""
     for key in keys:
-        if each := whole(parameter(model, key)):
-            return Threads(1, each, model.config.span("parameters", key))
+        if threads_per_pool := parse_count(parameter_text(model, key)):
+            return ThreadPools(1, threads_per_pool, model.config.span("parameters", key))
     return None
 
 
-def _of_python(code: PythonSource, count: int) -> Threads | None:
-    """A pool in each process: PyTorch's, as set or by default."""
-    for call in code.called("set_num_threads"):
-        given = call.argument(0)
-        if isinstance(given, ast.Constant) and isinstance(given.value, int) and given.value > 0:
-            return Threads(count, given.value, code.place(call.node), code.source)
-        return None  # computed: from the cores, it may be
-    if any(word in code.source.text for word in _ELSEWHERE):
+def _python_threads(code: PythonSource, count: int) -> ThreadPools | None:
+    """Return one PyTorch pool per process, with the configured or default size."""
+    for call in code.calls_named("set_num_threads"):
+        count_node = call.argument(0)
+        if (
+            isinstance(count_node, ast.Constant)
+            and isinstance(count_node.value, int)
+            and count_node.value > 0
+        ):
+            return ThreadPools(count, count_node.value, code.node_span(call.node), code.source)
+        return None  # computed, possibly from the number of cores
+    if any(word in code.source.text for word in _OTHER_THREAD_SETTINGS):
         return None
-    imported = _import(code, "torch")
-    return Threads(count, None, code.place(imported), code.source) if imported else None
+    imported = _import_statement(code, "torch")
+    return ThreadPools(count, None, code.node_span(imported), code.source) if imported else None
 
 
-def _import(code: PythonSource, name: str) -> ast.stmt | None:
+def _import_statement(code: PythonSource, name: str) -> ast.stmt | None:
     for node in code.nodes:
         if isinstance(node, ast.Import) and any(a.name.split(".")[0] == name for a in node.names):
             return node

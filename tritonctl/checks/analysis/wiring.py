@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an ensemble's steps fit together, wherever its graph was read.
+"""Find faults in the wiring of an ensemble graph, from any source.
 
-The rules TC31x and TC32x report it of a config.pbtxt, `render` of ensembles/<task>.yaml.
+The rules TC31x and TC32x report them for a config.pbtxt, `render` for ensembles/<task>.yaml.
 """
 
 from __future__ import annotations
@@ -10,227 +10,255 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from tritonctl.checks.analysis.declared import Tensor, dims_match
-from tritonctl.checks.analysis.graph import Graph, Link, Path, Side, Step
+from tritonctl.checks.analysis.declared import DeclaredTensor, dims_match
+from tritonctl.checks.analysis.graph import EndpointSpec, EnsembleGraph, GraphStep, Link, Path
 from tritonctl.errors import suggest
 
 
-class Fault(NamedTuple):
-    """Something wrong at a path of the configuration. of_name: at the field's name there."""
+class WiringFault(NamedTuple):
+    """A fault at a path of the configuration."""
 
     message: str
     fix: str
     path: Path
-    of_name: bool = False
+    marks_name: bool = False  # the fault is at the field's name, not at its value
 
 
-def unfinished_steps(graph: Graph) -> Iterator[Fault]:
-    """Steps without a model, an input or an output."""
+def unfinished_steps(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find steps without a model, an input or an output."""
     for step in graph.steps:
         parts = {"model_name": step.name, "input_map": step.inputs, "output_map": step.outputs}
-        lacking = [name for name, given in parts.items() if not given]
-        if lacking:
-            yield Fault(
-                f"step {step.index + 1} has no {' and no '.join(lacking)}",
+        missing = [name for name, value in parts.items() if not value]
+        if missing:
+            yield WiringFault(
+                f"step {step.index + 1} has no {' and no '.join(missing)}",
                 "every step names its model, at least one input and one output",
                 step.path,
-                of_name=True,
+                marks_name=True,
             )
 
 
-def unwritten_tensors(graph: Graph) -> Iterator[Fault]:
-    """Tensors that a step reads and nothing writes."""
-    for name in _reported(graph):
+def unwritten_tensors(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find tensors that a step reads and nothing writes."""
+    for name in _reported_unwritten(graph):
         if name not in graph.outputs:
             links = graph.readers[name]
             steps = " and ".join(map(str, sorted({link.step + 1 for link in links})))
-            yield Fault(
+            yield WiringFault(
                 f"nothing writes {name}, which step {steps} reads",
-                _instead(name, (*graph.inputs, *graph.writers)),
+                _suggested_fix(name, (*graph.inputs, *graph.writers)),
                 links[0].path,
             )
 
 
-def unwritten_outputs(graph: Graph) -> Iterator[Fault]:
-    """Outputs of the ensemble that no step writes."""
-    for name in _reported(graph):
+def unwritten_outputs(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find outputs of the ensemble that no step writes."""
+    for name in _reported_unwritten(graph):
         if name in graph.outputs:
             unread = [tensor for tensor in graph.writers if tensor not in graph.readers]
             path = (*graph.outputs[name].path, "name")
-            yield Fault(f"no step writes the output {name}", _instead(name, unread), path)
+            yield WiringFault(
+                f"no step writes the output {name}", _suggested_fix(name, unread), path
+            )
 
 
-def unwritten(graph: Graph) -> Iterator[str]:
-    """The tensors that nothing writes."""
+def unwritten_names(graph: EnsembleGraph) -> Iterator[str]:
+    """Yield the names of the tensors that nothing writes."""
     for name in graph.tensors:
         if name not in graph.inputs and name not in graph.writers:
             yield name
 
 
-def _reported(graph: Graph) -> Iterator[str]:
-    """The same, unless a step has no output: it most likely writes them, and is reported itself."""
-    return unwritten(graph) if all(step.outputs for step in graph.steps) else iter(())
+def _reported_unwritten(graph: EnsembleGraph) -> Iterator[str]:
+    """Yield the same names, unless a step has no output: it most likely writes them.
+
+    TC304 reports such a step.
+    """
+    return unwritten_names(graph) if all(step.outputs for step in graph.steps) else iter(())
 
 
-def _instead(name: str, names: Iterable[str]) -> str:
-    close = suggest(name, names)
-    if close:
-        return f"did you mean {close}?"
+def _suggested_fix(name: str, names: Iterable[str]) -> str:
+    close_match = suggest(name, names)
+    if close_match:
+        return f"did you mean {close_match}?"
     return "map a step's output to it, or declare it as an input of the ensemble"
 
 
-def written_twice(graph: Graph) -> Iterator[Fault]:
-    """Tensors that two outputs are mapped to."""
+def written_twice(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find tensors that two outputs are mapped to."""
     for name, links in graph.writers.items():
         for link in links[1:]:
-            yield Fault(
-                f"step {links[0].step + 1} writes {name} already",
+            yield WiringFault(
+                f"step {links[0].step + 1} already writes {name}",
                 "give each output its own tensor",
                 link.path,
             )
 
 
-def overwritten_inputs(graph: Graph) -> Iterator[Fault]:
-    """Inputs of the ensemble that a step writes; TC314 reports those that nothing reads."""
+def overwritten_inputs(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find inputs of the ensemble that a step writes; TC314 reports those that nothing reads."""
     for name, links in graph.writers.items():
         if name in graph.inputs and (name in graph.readers or name in graph.outputs):
-            yield Fault(
-                f"{name} is an input of {graph.name}: step {links[0].step + 1} writes it again",
+            yield WiringFault(
+                f"{name} is an input of {graph.name}, and step {links[0].step + 1} overwrites it",
                 "give the step's output its own tensor",
                 links[0].path,
             )
 
 
-def unknown_inputs(graph: Graph) -> Iterator[Fault]:
-    """Keys of an input_map that are not inputs of the step's model."""
+def outputs_read_by_steps(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find outputs of the ensemble that a step reads, too: a request for one output fails."""
+    for name, tensor in graph.outputs.items():
+        if name in graph.writers and (readers := graph.readers.get(name)):
+            step = graph.steps[readers[0].step]
+            yield WiringFault(
+                f"the output {name} is also an input of step {step.index + 1}, {step.name}: a "
+                "request for one output alone fails",
+                f"let the model of {name} write it twice, once for the step under a name that is "
+                "no output of the ensemble",
+                (*tensor.path, "name"),
+            )
+
+
+def unknown_inputs(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find keys of an input_map that are not inputs of the step's model."""
     return (fault for step in graph.steps for fault in _unknown_inputs(step))
 
 
-def _unknown_inputs(step: Step) -> Iterator[Fault]:
-    if step.interface and step.interface.whole_inputs:
-        yield from _unknown(step, "input", step.inputs, step.interface.inputs)
+def _unknown_inputs(step: GraphStep) -> Iterator[WiringFault]:
+    if step.interface and step.interface.inputs_are_complete:
+        yield from _unknown_names(step, "input", step.inputs, step.interface.inputs)
 
 
-def unknown_outputs(graph: Graph) -> Iterator[Fault]:
-    """Keys of an output_map that are not outputs of the step's model."""
+def unknown_outputs(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find keys of an output_map that are not outputs of the step's model."""
     for step in graph.steps:
-        if step.interface and step.interface.whole_outputs:
-            yield from _unknown(step, "output", step.outputs, step.interface.outputs)
+        if step.interface and step.interface.outputs_are_complete:
+            yield from _unknown_names(step, "output", step.outputs, step.interface.outputs)
 
 
-def _unknown(
-    step: Step, direction: str, links: Iterable[Link], known: Mapping[str, Tensor]
-) -> Iterator[Fault]:
+def _unknown_names(
+    step: GraphStep, direction: str, links: Iterable[Link], tensors: Mapping[str, DeclaredTensor]
+) -> Iterator[WiringFault]:
     for link in links:
-        if link.side is None:
-            close = suggest(link.name, known)
-            fix = f"did you mean {close}?" if close else f"it has {', '.join(known) or 'none'}"
-            yield Fault(f"{step.name} has no {direction} {link.name}", fix, link.path, of_name=True)
+        if link.spec is None:
+            close_match = suggest(link.name, tensors)
+            fix = (
+                f"did you mean {close_match}?"
+                if close_match
+                else f"it has {', '.join(tensors) or 'none'}"
+            )
+            yield WiringFault(
+                f"{step.name} has no {direction} {link.name}", fix, link.path, marks_name=True
+            )
 
 
-def unfed_inputs(graph: Graph) -> Iterator[Fault]:
-    """Required inputs of a step's model that the step does not map."""
+def unfed_inputs(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find required inputs of a step's model that the step does not map."""
     for step in graph.steps:
-        # A key that the model does not have is most likely this input, misspelt.
+        # An unknown key is most likely this input, misspelt.
         if not step.inputs or any(_unknown_inputs(step)):
             continue
-        for name in step.unfed:
-            yield Fault(
+        for name in step.unmapped_inputs:
+            yield WiringFault(
                 f"{step.name} needs the input {name}, which step {step.index + 1} does not map",
                 f"map a tensor to its input {name}",
                 (*step.path, "model_name"),
             )
 
 
-def types_differ(graph: Graph) -> Iterator[Fault]:
-    """Tensors with different data types on two sides."""
-    for name, sides in graph.sides.items():
-        known = [(link, side) for link, side in sides if side.dtype is not None]
-        for link, side in known[1:]:
-            first = known[0][1]
-            if side.dtype != first.dtype and link is not None:
-                yield Fault(
-                    f"{name} is {first.dtype} in {first.model} and {side.dtype} in {side.model}",
-                    "put a step between them that converts, or correct the one that is wrong",
+def types_differ(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find tensors that two models declare with different data types."""
+    for name, specs in graph.specs.items():
+        typed_specs = [(link, spec) for link, spec in specs if spec.dtype is not None]
+        for link, spec in typed_specs[1:]:
+            first = typed_specs[0][1]
+            if spec.dtype != first.dtype and link is not None:
+                yield WiringFault(
+                    f"{name} is {first.dtype} in {first.model} and {spec.dtype} in {spec.model}",
+                    "add a step that converts the tensor, or correct the wrong declaration",
                     link.path,
                 )
                 break
 
 
-def shapes_differ(graph: Graph) -> Iterator[Fault]:
-    """Tensors whose shapes on two sides can never be the same."""
-    for name, sides in graph.sides.items():
-        for link, side in sides[1:]:
-            if link is not None and not _fit(sides[0][1], side):
-                yield Fault(
-                    f"{name} is {sides[0][1].shape} in {sides[0][1].model} and {side.shape} in "
-                    f"{side.model}",
-                    "make the dims equal; -1 fits any size, and the batch dimension is not written",
+def shapes_differ(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find tensors whose shapes in two models can never match."""
+    for name, specs in graph.specs.items():
+        for link, spec in specs[1:]:
+            if link is not None and not _may_match(specs[0][1], spec):
+                yield WiringFault(
+                    f"{name} is {specs[0][1].shape} in {specs[0][1].model} and {spec.shape} in "
+                    f"{spec.model}",
+                    "make the dims equal; -1 matches any size, and dims omit the batch dimension",
                     link.path,
                 )
                 break
 
 
-def shapes_differ_later(graph: Graph) -> Iterator[Fault]:
-    """Tensors whose shapes fit a variable one in between, and not each other."""
-    for name, sides in graph.sides.items():
-        first = sides[0][1]
-        if not all(_fit(first, side) for _, side in sides):
+def shapes_differ_later(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find tensors whose shapes match a variable declaration but not each other."""
+    for name, specs in graph.specs.items():
+        first = specs[0][1]
+        if not all(_may_match(first, spec) for _, spec in specs):
             continue
-        if pair := _never_equal(sides):
-            one, (link, other) = pair
-            yield Fault(
-                f"{name} is {one.shape} in {one.model} and {other.shape} in {other.model}; "
+        if pair := _incompatible_pair(specs):
+            earlier, (link, later) = pair
+            yield WiringFault(
+                f"{name} is {earlier.shape} in {earlier.model} and {later.shape} in {later.model}; "
                 f"{first.shape} in {first.model} hides it from Triton",
                 "make the dims equal",
                 link.path,
             )
 
 
-def _never_equal(
-    sides: Sequence[tuple[Link | None, Side]],
-) -> tuple[Side, tuple[Link, Side]] | None:
-    """The first two that differ for certain; each is held against the first with such a size.
+def _incompatible_pair(
+    sides: Sequence[tuple[Link | None, EndpointSpec]],
+) -> tuple[EndpointSpec, tuple[Link, EndpointSpec]] | None:
+    """Return the first two declarations that certainly differ.
 
-    Where one of two does not batch, Triton may add or strip a dimension.
+    Each fixed size is compared with its first occurrence. If one of two models has no batch
+    dimension, Triton may add or strip one.
     """
-    sizes: dict[tuple[bool, int, int], tuple[int, Side]] = {}
-    for link, side in sides:
-        if side.dims is None or side.batches is None:
+    sizes: dict[tuple[bool, int, int], tuple[int, EndpointSpec]] = {}
+    for link, spec in sides:
+        if spec.dims is None or spec.is_batched is None:
             continue
-        # Two that batch differ by their rank alone; of others it may be a dimension of one.
-        rank = len(side.dims)
-        certain = [((True, 0, 0), rank)] if side.batches else []
-        certain += [((side.batches, rank, at), n) for at, n in enumerate(side.dims) if n != -1]
-        for place, size in certain:
-            known, one = sizes.setdefault(place, (size, side))
-            if known != size and link is not None:
-                return one, (link, side)
+        # With a batch dimension on both sides, the rank must match; otherwise Triton may adapt it.
+        rank = len(spec.dims)
+        fixed_sizes = [((True, 0, 0), rank)] if spec.is_batched else []
+        fixed_sizes += [
+            ((spec.is_batched, rank, axis), n) for axis, n in enumerate(spec.dims) if n != -1
+        ]
+        for key, size in fixed_sizes:
+            first_size, first_spec = sizes.setdefault(key, (size, spec))
+            if first_size != size and link is not None:
+                return first_spec, (link, spec)
     return None
 
 
-def _fit(one: Side, other: Side) -> bool:
-    """Whether they may be the same tensor; also where too little is known."""
-    if one.dims is None or other.dims is None:
+def _may_match(first: EndpointSpec, second: EndpointSpec) -> bool:
+    """Whether two declarations may match; True if too little is known."""
+    if first.dims is None or second.dims is None:
         return True
-    return dims_match(one.dims, other.dims) or any(
-        dims_match(a, b) for a, b in product(_full(one), _full(other))
+    return dims_match(first.dims, second.dims) or any(
+        dims_match(a, b) for a, b in product(_possible_dims(first), _possible_dims(second))
     )
 
 
-def _full(side: Side) -> list[tuple[int, ...]]:
+def _possible_dims(side: EndpointSpec) -> list[tuple[int, ...]]:
     dims = side.dims or ()
-    return {True: [(-1, *dims)], False: [dims], None: [dims, (-1, *dims)]}[side.batches]
+    return {True: [(-1, *dims)], False: [dims], None: [dims, (-1, *dims)]}[side.is_batched]
 
 
-def optional_required(graph: Graph) -> Iterator[Fault]:
-    """Optional inputs of the ensemble that a step requires."""
+def optional_required(graph: EnsembleGraph) -> Iterator[WiringFault]:
+    """Find optional inputs of the ensemble that a step requires."""
     for name, tensor in graph.inputs.items():
-        sides = (link.side for link in graph.readers.get(name, ()) if tensor.optional)
-        needy = next((side.model for side in sides if side and not side.optional), None)
-        if needy is not None:
-            yield Fault(
-                f"{graph.name} calls {name} optional, {needy} requires it",
-                f"also make the input of {needy} optional, or remove `optional` here",
+        specs = (link.spec for link in graph.readers.get(name, ()) if tensor.optional)
+        requiring_model = next((spec.model for spec in specs if spec and not spec.optional), None)
+        if requiring_model is not None:
+            yield WiringFault(
+                f"{graph.name} declares {name} optional, and {requiring_model} requires it",
+                f"also make the input of {requiring_model} optional, or remove `optional` here",
                 (*tensor.path, "optional"),
             )

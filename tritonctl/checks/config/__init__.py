@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.pbtxt and its neighbours as text with places: lexer, text format, message, YAML."""
+"""Readers of config.pbtxt and YAML that keep the span of every value."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends and the files that they load: what Triton fills in for a configuration that is short.
+"""Backends and the files they load, and how Triton infers the backend of a model.
 
 Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -12,15 +12,15 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# The platforms that may be given with a backend, or instead of it. Other backends take any.
+# The platforms accepted with or instead of a backend. Other backends accept any platform.
 PLATFORMS = {
     "tensorflow": ("tensorflow_savedmodel", "tensorflow_graphdef"),
     "tensorrt": ("tensorrt_plan",),
     "onnxruntime": ("onnxruntime_onnx",),
     "pytorch": ("pytorch_libtorch",),
 }
-# What Triton looks for where neither a backend nor a platform is named, in its order.
-TELLING_FILES = {
+# Files from which Triton infers the backend without `backend` and `platform`, in its order.
+BACKEND_BY_FILE = {
     "model.savedmodel": "tensorflow",
     "model.graphdef": "tensorflow",
     "model.plan": "tensorrt",
@@ -29,7 +29,7 @@ TELLING_FILES = {
     "model.pt": "pytorch",
     "model.py": "python",
 }
-# What a backend loads where `default_model_filename` does not say otherwise; any one of them.
+# Files that a backend loads without `default_model_filename`; any one of them.
 DEFAULT_FILES = {
     "python": ("model.py",),
     "onnxruntime": ("model.onnx",),
@@ -40,8 +40,8 @@ DEFAULT_FILES = {
     "vllm": ("model.json",),
     "dali": ("model.dali", "dali.py"),
 }
-# NVIDIA's own, and those that its documentation lists.
-KNOWN = (
+# NVIDIA's backends and those that its documentation lists.
+KNOWN_BACKENDS = (
     *DEFAULT_FILES,
     "armnn_tflite",
     "fastertransformer",
@@ -57,20 +57,20 @@ KNOWN = (
     "torch_aoti",
 )
 
-# What a shell interprets, in names and in paths that the Python backend gives to one.
+# Characters that a shell interprets, in names and in paths that the Python backend passes to one.
 SHELL = re.compile(r"""[\s;&|<>()"'`\\]""")
 SHELL_IN_PATHS = re.compile(rf"{SHELL.pattern}|\$|^#")
 
 
-def backend_of_files(message: Any, first_folder: Callable[[], Iterable[str]]) -> str | None:
-    """What serves a model that names no backend; None if nothing tells.
+def infer_backend(message: Any, first_folder: Callable[[], Iterable[str]]) -> str | None:
+    """Return the backend of a model that names none; None if it cannot be inferred.
 
-    first_folder: what lies in the first of the model's folders.
+    The callable lists the first of the model's folders.
     """
     for backend, platforms in PLATFORMS.items():
         if message.platform in platforms:
             return backend
     if message.platform or message.default_model_filename:
-        return TELLING_FILES.get(message.default_model_filename)
+        return BACKEND_BY_FILE.get(message.default_model_filename)
     names = set(first_folder())
-    return next((backend for name, backend in TELLING_FILES.items() if name in names), None)
+    return next((backend for name, backend in BACKEND_BY_FILE.items() if name in names), None)

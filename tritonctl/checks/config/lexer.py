@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokens of protobuf's text format, with their places.
+"""Split protobuf's text format into tokens with their spans.
 
 Follows the tokenizer of protobuf's C++ library, which is what Triton reads config.pbtxt with:
 https://protobuf.dev/reference/protobuf/textformat-spec/
@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from tritonctl.checks.places import Span
+from tritonctl.checks.source_span import Span
 
 Kind = Literal["identifier", "integer", "float", "string", "symbol", "end"]
 
-# What is skipped, then a token; at the end of the text, only the first part matches.
+# Skipped whitespace and comments, then a token; at the end of the text there is no token.
 _TOKEN = re.compile(
     r"""
     (?:[ \t\r\n\v\f]+|\#[^\n\0]*)*
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 _USUAL_SYMBOLS = frozenset("{}[]<>:,;-./")
 # Python's "surrogateescape" reads bytes that are not UTF-8 as these.
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
-_MOST_DIGITS = 400
+_MAX_DIGITS = 400
 _OCTAL = re.compile(r"0[0-7]*\Z")
 _ESCAPE = re.compile(
     rb"\\(?:(?P<octal>[0-7]{1,3})|[xX](?P<hex>[0-9A-Fa-f]{1,2})|u(?P<u4>[0-9A-Fa-f]{4})"
@@ -47,7 +47,7 @@ _LETTERS = {
 
 
 class TextprotoError(Exception):
-    """The text is not valid text format: what is wrong, and where."""
+    """The text is not valid text format."""
 
     def __init__(self, problem: str, span: Span) -> None:
         super().__init__(problem)
@@ -55,24 +55,24 @@ class TextprotoError(Exception):
         self.span = span
 
 
-class Token(NamedTuple):
-    """`text` as written."""
+class TextprotoToken(NamedTuple):
+    """A token."""
 
     kind: Kind
-    text: str
+    text: str  # as written
     span: Span
 
 
-def tokens(text: str) -> Iterator[Token]:
-    """Every token, then one of kind "end". Raises TextprotoError."""
-    at, match = 0, _TOKEN.match
-    while matched := match(text, at):
+def tokens(text: str) -> Iterator[TextprotoToken]:
+    """Yield every token, then one of kind "end". Raises TextprotoError."""
+    position, match = 0, _TOKEN.match
+    while matched := match(text, position):
         kind: Kind | None = matched.lastgroup  # type: ignore[assignment]
         if kind is None:
-            yield Token("end", "", Span(len(text), len(text)))
+            yield TextprotoToken("end", "", Span(len(text), len(text)))
             return
-        start, at = matched.span(kind)
-        token = Token(kind, text[start:at], Span(start, at))
+        start, position = matched.span(kind)
+        token = TextprotoToken(kind, text[start:position], Span(start, position))
         if kind == "symbol":
             if token.text not in _USUAL_SYMBOLS:
                 _refuse_symbol(text, token)
@@ -81,45 +81,45 @@ def tokens(text: str) -> Iterator[Token]:
         yield token
 
 
-def _refuse_symbol(text: str, token: Token) -> None:
+def _refuse_symbol(text: str, token: TextprotoToken) -> None:
     if token.text in "\"'":
         line = text[token.span.start :].partition("\n")[0]
-        if "\0" in line:  # where protobuf's reader takes the text to end
+        if "\0" in line:  # protobuf's reader stops there
             at = token.span.start + line.index("\0")
             raise TextprotoError("a NUL byte inside a string", Span(at, at + 1))
         span = Span(token.span.start, token.span.start + len(line))
         raise TextprotoError("a string is not closed on its line", span)
     if not token.text.isprintable():
-        raise TextprotoError(f"unexpected {_named(token.text)}", token.span)
+        raise TextprotoError(f"unexpected {_describe_character(token.text)}", token.span)
 
 
-def _refuse_number(text: str, token: Token) -> None:
-    after = text[token.span.end : token.span.end + 1]
-    if after.isalnum() or after == "_":
+def _refuse_number(text: str, token: TextprotoToken) -> None:
+    next_character = text[token.span.end : token.span.end + 1]
+    if next_character.isalnum() or next_character == "_":
         raise TextprotoError("a number runs into what follows it", token.span)
     plain = token.kind == "integer" and token.text[:2].lower() != "0x"
     if plain and token.text[0] == "0" and not _OCTAL.match(token.text):
         raise TextprotoError("a number that begins with 0 is octal and has no 8 or 9", token.span)
 
 
-def integer(token: Token) -> int:
-    """The value of an integer token: decimal, octal or hexadecimal."""
+def integer(token: TextprotoToken) -> int:
+    """Return the value of an integer token: decimal, octal or hexadecimal."""
     text = token.text.lower()
     if text.startswith("0x"):
         return int(text, 16)
     if text.startswith("0"):
         return int(text, 8)
-    # Python refuses to read longer ones; every field ends far below.
-    return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
+    # Python refuses longer numbers; the limits of all fields are far lower.
+    return int(text) if len(text) <= _MAX_DIGITS else 10**_MAX_DIGITS
 
 
-def string(token: Token) -> bytes:
-    """The bytes of a string token. Raises TextprotoError for an unknown escape."""
+def string(token: TextprotoToken) -> bytes:
+    """Return the bytes of a string token. Raises TextprotoError for an unknown escape."""
     plain = token.text[1:-1].encode("utf-8", "surrogateescape")
     if b"\\" not in plain:
         return plain
 
-    def replaced(match: re.Match[bytes]) -> bytes:
+    def unescape(match: re.Match[bytes]) -> bytes:
         if octal := match["octal"]:
             return bytes([int(octal, 8) & 0xFF])
         if digits := match["hex"]:
@@ -132,10 +132,10 @@ def string(token: Token) -> bytes:
             return _LETTERS[match["letter"]]
         raise TextprotoError(f"unknown escape {match[0].decode()}", token.span)
 
-    return _ESCAPE.sub(replaced, plain)
+    return _ESCAPE.sub(unescape, plain)
 
 
-def _named(character: str) -> str:
-    """For people; a byte that is no UTF-8 is called one."""
+def _describe_character(character: str) -> str:
+    """Describe a character for a message; show a byte outside UTF-8 in hexadecimal."""
     is_byte = _FIRST_BYTE <= ord(character) <= _LAST_BYTE
     return f"byte 0x{ord(character) & 0xFF:02X}" if is_byte else f"character {character!r}"

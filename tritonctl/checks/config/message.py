@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.pbtxt as Triton's ModelConfig message, with the place of every value.
+"""config.pbtxt as Triton's ModelConfig message, with the span of every value.
 
-Judged as protobuf's C++ parser does, with which Triton reads the file: it takes the key of a map
-twice, and a value behind one that is the default (0, false, ""), for it cannot tell such a field
-from one that was not given. The last one counts.
+Triton reads the file with protobuf's C++ parser. The parser accepts a repeated key of a map, and a
+second value after the default value (0, false, ""), which it cannot tell from an unset field. The
+last value counts. This module judges values in the same way.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any, Literal, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from tritonctl.checks.config.textproto import Block, Field, Scalar
-from tritonctl.checks.places import Span
+from tritonctl.checks.config.textproto import Field, MessageBlock, Scalar
+from tritonctl.checks.source_span import Span
 
 Path = tuple[str | int, ...]
 Mistake = Literal["unknown", "type", "again", "key-again", "overwritten"]
-# What Triton accepts silently.
+MAX_PROBLEMS = 1_000
+# Mistakes that Triton accepts silently.
 HARMLESS: frozenset[Mistake] = frozenset({"key-again", "overwritten"})
 
 _INTEGERS = {
@@ -35,16 +36,20 @@ _FLOATS = {"inf": math.inf, "infinity": math.inf, "nan": math.nan}
 
 
 class Problem(NamedTuple):
-    """Something wrong with one value. `names`: what could have been meant instead."""
+    """A mistake in one value."""
 
     mistake: Mistake
     text: str
     span: Span
     names: tuple[str, ...] = ()
+    value: Scalar | MessageBlock | None = None
+    # Of a wrong value: its field. Of an unknown field: the message that lacks it.
+    descriptor: Any = None
+    path: tuple[str, ...] = ()  # the names of the blocks around an unknown field
 
 
-class Unread(NamedTuple):
-    """A value that could not be read and stays unset: of which message, where in a list."""
+class UnreadValue(NamedTuple):
+    """A value that could not be read and stays unset."""
 
     message: Any
     field: Any
@@ -53,86 +58,102 @@ class Unread(NamedTuple):
 
 @dataclass
 class ConfigMessage:
-    """The message, the place of each value by its path, and what is wrong.
+    """The message, the spans of its values and fields by path, and the problems.
 
-    Paths are as in `("input", 0, "dims", 1)`; entries of maps by their key.
+    A path looks like `("input", 0, "dims", 1)`; map entries are addressed by key.
     """
 
     message: Any
-    values: dict[Path, Span] = field(default_factory=dict)
-    names: dict[Path, Span] = field(default_factory=dict)
+    value_spans: dict[Path, Span] = field(default_factory=dict)
+    name_spans: dict[Path, Span] = field(default_factory=dict)
+    # At most MAX_PROBLEMS of a kind; a file of a megabyte may have a million.
     problems: list[Problem] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
+    problem_counts: Counter[Mistake] = field(default_factory=Counter)
+    unread: list[UnreadValue] = field(default_factory=list)
+
+    def add_problem(self, problem: Problem) -> None:
+        """Keep a problem, or only count it if there are many of its kind."""
+        self.problem_counts[problem.mistake] += 1
+        if self.problem_counts[problem.mistake] <= MAX_PROBLEMS:
+            self.problems.append(problem)
 
     def span(self, *path: str | int) -> Span:
-        """Where a value stands; where it is absent, the nearest thing around it."""
-        while path and path not in self.values:
+        """Return the span of a value; if it is missing, of the nearest enclosing value."""
+        while path and path not in self.value_spans:
             path = path[:-1]
-        return self.values[path]
+        return self.value_spans[path]
 
     def name_span(self, *path: str | int) -> Span:
-        """Where a field's name stands; where it is absent, as `span`."""
-        return self.names.get(path) or self.span(*path)
+        """Return the span of a field's name; if it is missing, the result of `span`."""
+        return self.name_spans.get(path) or self.span(*path)
 
 
-def read(block: Block, message: Any) -> ConfigMessage:
+def read(block: MessageBlock, message: Any) -> ConfigMessage:
     """Fill an empty message from a parsed text. Values with a problem stay unset."""
-    made = ConfigMessage(message, {(): block.span})
-    _fill(made, message, block, ())
-    return made
+    result = ConfigMessage(message, {(): block.span})
+    _fill(result, message, block, ())
+    return result
 
 
-def _fill(made: ConfigMessage, message: Any, block: Block, path: Path) -> None:
-    known = message.DESCRIPTOR.fields_by_name
+def _fill(made: ConfigMessage, message: Any, block: MessageBlock, path: Path) -> None:
+    fields_by_name = message.DESCRIPTOR.fields_by_name
     seen: Counter[str] = Counter()
-    for one in block.fields:
-        if one.name not in known:
-            text = f"{message.DESCRIPTOR.name} has no field {one.name}"
-            made.problems.append(Problem("unknown", text, one.name_span, tuple(known)))
+    last_unknown = None
+    for entry in block.fields:
+        if entry.name not in fields_by_name:
+            if entry.name_span != last_unknown:  # a list gives one entry for each value
+                made.add_problem(_unknown_field(message.DESCRIPTOR, entry, path))
+            last_unknown = entry.name_span
             continue
-        descriptor = known[one.name]
-        if _note_again(made, message, descriptor, one, seen) == "overwritten":
-            made.names.pop((*path, one.name), None)
-            made.values.pop((*path, one.name), None)
-        seen[one.name] += 1
-        made.names.setdefault((*path, one.name), one.name_span)
-        if one.value is not None:
-            made.values.setdefault((*path, one.name), one.value.span)
-            _set(made, message, descriptor, one, one.value, path)
-        elif not one.colon and descriptor.message_type is None:
-            text = f"':' is missing after {one.name}"
-            made.problems.append(Problem("type", text, one.name_span))
+        descriptor = fields_by_name[entry.name]
+        if _note_repetition(made, message, descriptor, entry, seen) == "overwritten":
+            made.name_spans.pop((*path, entry.name), None)
+            made.value_spans.pop((*path, entry.name), None)
+        seen[entry.name] += 1
+        made.name_spans.setdefault((*path, entry.name), entry.name_span)
+        if entry.value is not None:
+            made.value_spans.setdefault((*path, entry.name), entry.value.span)
+            _set(made, message, descriptor, entry, entry.value, path)
+        elif not entry.colon and descriptor.message_type is None:
+            text = f"':' is missing after {entry.name}"
+            made.add_problem(Problem("type", text, entry.name_span))
 
 
-def _note_again(
-    made: ConfigMessage, message: Any, descriptor: Any, one: Field, seen: Counter[str]
+def _unknown_field(owner: Any, entry: Field, path: Path) -> Problem:
+    text = f"{owner.name} has no field {entry.name}"
+    blocks = tuple(part for part in path if isinstance(part, str))
+    return Problem("unknown", text, entry.name_span, (), entry.value, owner, blocks)
+
+
+def _note_repetition(
+    made: ConfigMessage, message: Any, descriptor: Any, entry: Field, seen: Counter[str]
 ) -> Mistake | None:
     if descriptor.is_repeated:
         return None
-    problem = _again(message, descriptor, one, seen)
+    problem = _repetition_problem(message, descriptor, entry, seen)
     if problem is not None:
-        made.problems.append(Problem(problem[0], problem[1], one.name_span))
+        made.add_problem(Problem(problem[0], problem[1], entry.name_span))
     return problem[0] if problem else None
 
 
-def _again(
-    message: Any, descriptor: Any, one: Field, seen: Counter[str]
+def _repetition_problem(
+    message: Any, descriptor: Any, entry: Field, seen: Counter[str]
 ) -> tuple[Mistake, str] | None:
-    if one.listed:
-        return "type", f"{one.name} takes one value, not a list"
-    if seen[one.name] and _is_set(message, descriptor):
-        return "again", f"{one.name} takes one value and is given again"
-    if seen[one.name]:
-        return "overwritten", f"{one.name} is given again: Triton takes this one"
+    if entry.is_listed:
+        return "type", f"{entry.name} takes one value, not a list"
+    if seen[entry.name] and _is_set(message, descriptor):
+        return "again", f"{entry.name} takes one value and is given again"
+    if seen[entry.name]:
+        return "overwritten", f"{entry.name} is given again: Triton takes this one"
     if oneof := descriptor.containing_oneof:
-        others = [f.name for f in oneof.fields if f.name != one.name and seen[f.name]]
-        if others:
-            return "again", f"{one.name} excludes {others[0]}, which is given, too"
+        excluded = [f.name for f in oneof.fields if f.name != entry.name and seen[f.name]]
+        if excluded:
+            return "again", f"{entry.name} excludes {excluded[0]}, which is given, too"
     return None
 
 
 def _is_set(message: Any, descriptor: Any) -> bool:
-    """As the parser asks: a plain field with its default value is not."""
+    """Whether the parser considers a field set; a scalar with its default value is not."""
     if descriptor.has_presence:
         return bool(message.HasField(descriptor.name))
     return bool(getattr(message, descriptor.name) != descriptor.default_value)
@@ -142,92 +163,114 @@ def _set(
     made: ConfigMessage,
     message: Any,
     descriptor: Any,
-    one: Field,
-    value: Scalar | Block,
+    entry: Field,
+    value: Scalar | MessageBlock,
     path: Path,
 ) -> None:
-    path = (*path, one.name)
+    path = (*path, entry.name)
     if isinstance(value, Scalar):
         if descriptor.message_type is None:
             _set_scalar(made, message, descriptor, value, path)
         else:
-            text = f"{one.name} takes a message in braces, {{ }}"
-            made.problems.append(Problem("type", text, value.span))
+            text = f"{entry.name} takes a message in braces, {{ }}"
+            made.add_problem(Problem("type", text, value.span, (), value, descriptor))
     elif is_map(descriptor):
-        _set_entry(made, message, descriptor, one, value, path)
+        _set_entry(made, message, descriptor, entry, value, path)
     elif descriptor.message_type is not None:
-        _set_message(made, message, descriptor, one, value, path)
+        _set_message(made, message, descriptor, entry, value, path)
     else:
-        text = f"{one.name} takes {_wanted(descriptor)}, not a message in braces"
-        made.problems.append(Problem("type", text, value.span))
+        text = f"{entry.name} takes {_expected_value(descriptor)}, not a message in braces"
+        made.add_problem(Problem("type", text, value.span))
 
 
 def is_map(descriptor: Any) -> bool:
-    """Whether a field is a map, which the schema has as a list of entries."""
+    """Whether a field is a map. The schema declares maps as lists of entries."""
     kind = descriptor.message_type
     return bool(kind is not None and kind.GetOptions().map_entry)
 
 
 def _set_message(
-    made: ConfigMessage, message: Any, descriptor: Any, one: Field, block: Block, path: Path
+    made: ConfigMessage,
+    message: Any,
+    descriptor: Any,
+    entry: Field,
+    block: MessageBlock,
+    path: Path,
 ) -> None:
     if descriptor.is_repeated:
-        entries = getattr(message, one.name)
+        entries = getattr(message, entry.name)
         path = (*path, len(entries))
         inner = entries.add()
-        made.values[path] = block.span
-        made.names[path] = one.name_span
+        made.value_spans[path] = block.span
+        made.name_spans[path] = entry.name_span
     else:
-        inner = getattr(message, one.name)
+        inner = getattr(message, entry.name)
         inner.SetInParent()
     _fill(made, inner, block, path)
 
 
 def _set_entry(
-    made: ConfigMessage, message: Any, descriptor: Any, one: Field, block: Block, path: Path
+    made: ConfigMessage,
+    message: Any,
+    descriptor: Any,
+    entry: Field,
+    block: MessageBlock,
+    path: Path,
 ) -> None:
-    """`parameters { key: "a" value { string_value: "b" } }`; a later entry replaces an earlier."""
-    entry = ConfigMessage(descriptor.message_type._concrete_class())
-    _fill(entry, entry.message, block, ())
-    key, whole = entry.message.key, getattr(message, one.name)
+    """Set a map entry; a later entry replaces an earlier one with the same key.
+
+    Example: `parameters { key: "a" value { string_value: "b" } }`.
+    """
+    map_entry = ConfigMessage(descriptor.message_type._concrete_class())
+    _fill(map_entry, map_entry.message, block, ())
+    key, map_field = map_entry.message.key, getattr(message, entry.name)
     path = (*path, key)
-    if key in whole:
-        text = f"{one.name} has {key!r} twice: Triton takes the last one"
-        made.problems.append(Problem("key-again", text, block.span))
+    if key in map_field:
+        text = f"{entry.name} has {key!r} twice: Triton takes the last one"
+        made.add_problem(Problem("key-again", text, block.span))
     if descriptor.message_type.fields_by_name["value"].message_type is None:
-        whole[key] = entry.message.value
+        map_field[key] = map_entry.message.value
     else:
-        whole[key].CopyFrom(entry.message.value)
-    made.values[path] = entry.values.get(("value",), block.span)
-    made.names[path] = entry.values.get(("key",), one.name_span)
-    # What stands inside the value keeps its place, without the entry's own `value`.
-    made.values |= {(*path, *inner[1:]): s for inner, s in entry.values.items() if len(inner) > 1}
-    made.names |= {(*path, *inner[1:]): s for inner, s in entry.names.items() if len(inner) > 1}
-    made.problems += entry.problems
+        map_field[key].CopyFrom(map_entry.message.value)
+    made.value_spans[path] = map_entry.value_spans.get(("value",), block.span)
+    made.name_spans[path] = map_entry.value_spans.get(("key",), entry.name_span)
+    # Paths inside the entry's value omit the field `value` itself.
+    made.value_spans |= {
+        (*path, *inner[1:]): s for inner, s in map_entry.value_spans.items() if len(inner) > 1
+    }
+    made.name_spans |= {
+        (*path, *inner[1:]): s for inner, s in map_entry.name_spans.items() if len(inner) > 1
+    }
+    blocks = tuple(part for part in path[:-1] if isinstance(part, str))
+    for problem in map_entry.problems:
+        made.add_problem(problem._replace(path=(*blocks, *problem.path)))
+    retained = Counter(problem.mistake for problem in map_entry.problems)
+    made.problem_counts.update(map_entry.problem_counts - retained)
 
 
 def _set_scalar(
     made: ConfigMessage, message: Any, descriptor: Any, value: Scalar, path: Path
 ) -> None:
-    converted = _converted(descriptor, value)
+    converted = _convert(descriptor, value)
     if converted is None:
-        text = f"{descriptor.name} takes {_wanted(descriptor)}"
+        text = f"{descriptor.name} takes {_expected_value(descriptor)}"
         kinds = descriptor.enum_type if value.kind == "identifier" else None
         names = tuple(kinds.values_by_name) if kinds else ()
-        made.problems.append(Problem("type", text, value.span, names))
-        at = len(getattr(message, descriptor.name)) if descriptor.is_repeated else 0
-        made.unread.append(Unread(message, descriptor, at))
+        made.add_problem(Problem("type", text, value.span, names, value, descriptor))
+        index = len(getattr(message, descriptor.name)) if descriptor.is_repeated else 0
+        if len(made.unread) < MAX_PROBLEMS:
+            made.unread.append(UnreadValue(message, descriptor, index))
     elif descriptor.is_repeated:
         values = getattr(message, descriptor.name)
-        made.values[(*path, len(values))] = value.span
+        made.value_spans[(*path, len(values))] = value.span
         values.append(converted)
     else:
-        made.values[path] = value.span
+        made.value_spans[path] = value.span
         setattr(message, descriptor.name, converted)
 
 
-def _converted(descriptor: Any, value: Scalar) -> Any:
-    """The value as the field's type has it; None when it cannot be."""
+def _convert(descriptor: Any, value: Scalar) -> Any:
+    """Return the value converted to the field's type; None if that is impossible."""
     kind = descriptor.cpp_type
     if kind in _INTEGERS:
         low, high = _INTEGERS[kind]
@@ -247,7 +290,7 @@ def _number(_: Any, value: Scalar) -> float | None:
     if value.kind in ("integer", "float"):
         try:
             return float(value.value)
-        except OverflowError:  # of whole numbers; of others it is infinity as well
+        except OverflowError:  # only for integers; large floats become infinity too
             return math.inf if int(value.value) > 0 else -math.inf
     return _FLOATS.get(value.value.lower()) if isinstance(value.value, str) else None
 
@@ -266,10 +309,10 @@ def _text(descriptor: Any, value: Scalar) -> str | bytes | None:
 def _enum(descriptor: Any, value: Scalar) -> int | None:
     if value.kind == "integer":
         return int(value.value)
-    if value.kind != "identifier":  # protobuf looks bytes up, too, but Triton takes no quotes
+    if value.kind != "identifier":  # protobuf accepts strings too, but Triton rejects quotes
         return None
-    known = descriptor.enum_type.values_by_name.get(value.value)
-    return None if known is None else int(known.number)
+    enum_value = descriptor.enum_type.values_by_name.get(value.value)
+    return None if enum_value is None else int(enum_value.number)
 
 
 _CONVERSIONS: dict[int, Callable[[Any, Scalar], Any]] = {
@@ -279,7 +322,7 @@ _CONVERSIONS: dict[int, Callable[[Any, Scalar], Any]] = {
 }
 
 
-def _wanted(descriptor: Any) -> str:
+def _expected_value(descriptor: Any) -> str:
     kind = descriptor.cpp_type
     if kind in _INTEGERS:
         low, _ = _INTEGERS[kind]

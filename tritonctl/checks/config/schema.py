@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's ModelConfig schema, without the client library around it.
+"""Load Triton's ModelConfig schema without the client library around it.
 
-Importing `tritonclient.grpc` takes more time than checking a model; its schema alone does not.
+Importing `tritonclient.grpc` takes longer than checking a model; the schema alone loads fast.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_USUAL = "tritonclient.grpc.model_config_pb2"
+_MODULE_NAME = "tritonclient.grpc.model_config_pb2"
 
 
 @cache
 def model_config_schema() -> Any:
-    """The generated module of Triton's model_config.proto."""
-    if _USUAL in sys.modules:
-        return sys.modules[_USUAL]
+    """Return the generated module of Triton's model_config.proto."""
+    if _MODULE_NAME in sys.modules:
+        return sys.modules[_MODULE_NAME]
     package = importlib.util.find_spec("tritonclient")
     folders = package.submodule_search_locations if package else None
     assert folders, "tritonclient is a dependency of tritonctl"  # noqa: S101

@@ -1,55 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf's text format as a tree that knows where everything stands.
+"""Parse protobuf's text format into a tree with spans.
 
-No schema is needed to read it: config_message.py gives the fields a meaning.
+The parser needs no schema: message.py gives the fields their meaning.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from tritonctl.checks.config.lexer import TextprotoError, Token, integer, string, tokens
-from tritonctl.checks.places import Span
+from tritonctl.checks.config.lexer import TextprotoError, TextprotoToken, integer, string, tokens
+from tritonctl.checks.source_span import Span
 
-# As protobuf's own parser: deeper messages are refused.
-MOST_LEVELS = 100
+# The limit of protobuf's own parser, which refuses deeper messages.
+MAX_DEPTH = 100
 _CLOSING = {"{": "}", "<": ">"}
 _SEPARATORS = (",", ";")
 
 
 class Scalar(NamedTuple):
-    """A value as written. `value`: bytes, int, float, or the name of an identifier."""
+    """A scalar value."""
 
     kind: Literal["string", "integer", "float", "identifier"]
-    value: bytes | int | float | str
+    value: bytes | int | float | str  # str: the name of an identifier
     span: Span
 
 
-class Block(NamedTuple):
-    """A message: its fields in the order they stand."""
+class MessageBlock(NamedTuple):
+    """A message: its fields in the order of the text."""
 
     fields: tuple[Field, ...]
     span: Span
 
 
 class Field(NamedTuple):
-    """One value of a field; `name: [a, b]` gives two, which are `listed`, `name: []` a None.
-
-    colon: False for `name []`, which messages may be written as and scalars not.
-    """
+    """One value of a field. `name: [a, b]` gives two fields, `name: []` one without a value."""
 
     name: str
     name_span: Span
-    value: Scalar | Block | None
-    listed: bool = False
-    colon: bool = True
+    value: Scalar | MessageBlock | None
+    is_listed: bool = False
+    colon: bool = True  # False for `name []`, which is valid for messages only
 
 
-def parse(text: str) -> Block:
-    """The whole text as one message. Raises TextprotoError at the first non-field."""
+def parse(text: str) -> MessageBlock:
+    """Parse a text as one message. Raises TextprotoError at the first syntax error."""
     reader = _Reader(text)
     fields = reader.fields(closing="", level=0)
-    return Block(fields, Span(0, len(text)))
+    return MessageBlock(fields, Span(0, len(text)))
 
 
 class _Reader:
@@ -58,19 +55,19 @@ class _Reader:
         self._now = next(self._tokens)
 
     def fields(self, closing: str, level: int) -> tuple[Field, ...]:
-        """Fields up to `closing`, or to the end of the text."""
-        if level > MOST_LEVELS:
+        """Return the fields up to `closing`, or to the end of the text if it is empty."""
+        if level > MAX_DEPTH:
             raise TextprotoError(
-                f"more than {MOST_LEVELS} messages inside each other", self._now.span
+                f"more than {MAX_DEPTH} messages inside each other", self._now.span
             )
         fields: list[Field] = []
-        while not self._ends(closing):
+        while not self._is_at_end(closing):
             self._field(level, fields)
             if self._now.text in _SEPARATORS:
-                self._take()
+                self._advance()
         return tuple(fields)
 
-    def _ends(self, closing: str) -> bool:
+    def _is_at_end(self, closing: str) -> bool:
         if self._now.kind == "end":
             if closing:
                 raise TextprotoError(f"{closing!r} is missing at the end", self._now.span)
@@ -82,34 +79,34 @@ class _Reader:
         colon = self._accept(":")
         if self._now.text == "[":
             values = self._list(colon, level) or [None]
-            fields += [Field(name, span, value, listed=True, colon=colon) for value in values]
+            fields += [Field(name, span, value, is_listed=True, colon=colon) for value in values]
         else:
             fields.append(Field(name, span, self._value(colon, level, name)))
 
     def _name(self) -> tuple[str, Span]:
         token = self._now
         if token.kind == "identifier":
-            self._take()
+            self._advance()
             return token.text, token.span
         if self._accept("["):  # an extension, or the type of an Any
             first = self._now.span
             parts = []
             while self._now.kind == "identifier" or self._now.text in (".", "/", "-"):
-                parts.append(self._take().text)
+                parts.append(self._advance().text)
             last = self._expect("]", "the name of an extension").span
             return f"[{''.join(parts)}]", Span(first.start - 1, last.end)
         raise self._unexpected("a field's name")
 
-    def _value(self, colon: bool, level: int, name: str) -> Scalar | Block:
+    def _value(self, colon: bool, level: int, name: str) -> Scalar | MessageBlock:
         if self._now.text in _CLOSING:
             return self._block(level)
         if not colon:
             raise self._unexpected(f"':' after {name}")
         return self._scalar()
 
-    def _list(self, colon: bool, level: int) -> list[Scalar | Block | None]:
-        self._take()
-        values: list[Scalar | Block | None] = []
+    def _list(self, colon: bool, level: int) -> list[Scalar | MessageBlock | None]:
+        self._advance()
+        values: list[Scalar | MessageBlock | None] = []
         if self._accept("]"):
             return values
         while True:
@@ -118,11 +115,11 @@ class _Reader:
                 return values
             self._expect(",", "',' or ']'")
 
-    def _block(self, level: int) -> Block:
-        opening = self._take()
+    def _block(self, level: int) -> MessageBlock:
+        opening = self._advance()
         fields = self.fields(_CLOSING[opening.text], level + 1)
-        closing = self._take()
-        return Block(fields, Span(opening.span.start, closing.span.end))
+        closing = self._advance()
+        return MessageBlock(fields, Span(opening.span.start, closing.span.end))
 
     def _scalar(self) -> Scalar:
         token = self._now
@@ -132,56 +129,56 @@ class _Reader:
             return self._negative()
         if token.kind not in ("integer", "float", "identifier"):
             raise self._unexpected("a value")
-        return _plain(self._take())
+        return _scalar(self._advance())
 
     def _strings(self) -> Scalar:
-        """Strings that follow each other are one."""
+        """Join consecutive strings into one value."""
         first = last = self._now
         pieces = []
         while self._now.kind == "string":
-            last = self._take()
+            last = self._advance()
             pieces.append(string(last))
         return Scalar("string", b"".join(pieces), Span(first.span.start, last.span.end))
 
     def _negative(self) -> Scalar:
-        minus, token = self._take(), self._now
-        infinite = token.kind == "identifier" and token.text.lower() in _FLOATS
-        if token.kind not in ("integer", "float") and not infinite:
+        minus, token = self._advance(), self._now
+        is_non_finite = token.kind == "identifier" and token.text.lower() in _FLOATS
+        if token.kind not in ("integer", "float") and not is_non_finite:
             raise self._unexpected("a number after '-'")
-        plain = _plain(self._take())
+        plain = _scalar(self._advance())
         span = Span(minus.span.start, plain.span.end)
-        if infinite:
+        if is_non_finite:
             return Scalar("float", -_FLOATS[token.text.lower()], span)
         assert isinstance(plain.value, int | float)  # noqa: S101
         return Scalar(plain.kind, -plain.value, span)
 
     def _accept(self, symbol: str) -> bool:
-        # No token of another kind reads like a symbol.
+        # Tokens of other kinds never have the text of a symbol.
         if self._now.text != symbol:
             return False
-        self._take()
+        self._advance()
         return True
 
-    def _expect(self, symbol: str, what: str) -> Token:
+    def _expect(self, symbol: str, expected: str) -> TextprotoToken:
         if self._now.text != symbol:
-            raise self._unexpected(what)
-        return self._take()
+            raise self._unexpected(expected)
+        return self._advance()
 
-    def _take(self) -> Token:
+    def _advance(self) -> TextprotoToken:
         token = self._now
         if token.kind != "end":
             self._now = next(self._tokens)
         return token
 
-    def _unexpected(self, wanted: str) -> TextprotoError:
+    def _unexpected(self, expected: str) -> TextprotoError:
         token = repr(self._now.text) if self._now.text else "the end of the file"
-        return TextprotoError(f"expected {wanted}, found {token}", self._now.span)
+        return TextprotoError(f"expected {expected}, found {token}", self._now.span)
 
 
 _FLOATS = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}
 
 
-def _plain(token: Token) -> Scalar:
+def _scalar(token: TextprotoToken) -> Scalar:
     if token.kind == "integer":
         return Scalar("integer", integer(token), token.span)
     if token.kind == "float":

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ensemble's graph as a picture: for a terminal, as Mermaid, Graphviz or JSON."""
+"""Draw an ensemble's graph for a terminal, or as Mermaid, Graphviz or JSON."""

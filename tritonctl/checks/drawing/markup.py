@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture in the languages of Mermaid and Graphviz.
+"""Render a picture as Mermaid or Graphviz.
 
 https://mermaid.js.org/syntax/flowchart.html, https://graphviz.org/doc/info/lang.html
 """
@@ -9,38 +9,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from tritonctl.checks.drawing.picture import Edge, Node, Picture
+from tritonctl.checks.drawing.picture import Edge, Picture, PictureNode
 from tritonctl.checks.drawing.terminal import clean
 
-# Mermaid breaks what stands at an arrow after 200 pixels, but not there.
+# Mermaid wraps edge labels after 200 pixels, but not at this character.
 _UNBROKEN = "\u00a0"
 _RED, _BLUE = "#c0392b", "#2471a3"
-# From, to, the tensors, whether they are broken.
+# Source, target, the tensors, and whether they are broken.
 Arrow = tuple[str, str, list[Edge], bool]
 
 
 def mermaid(picture: Picture) -> str:
-    """A flowchart, for Markdown."""
+    """Render a flowchart for Markdown."""
     lines = ["flowchart TD"]
     links: list[str] = []
     numbers = count()
-    lines += _mermaid(picture, "m", numbers, links)
+    lines += _mermaid_lines(picture, "m", numbers, links)
     lines += links
     lines.append(f"  classDef decoupled stroke:{_BLUE},stroke-width:3px")
     lines.append(f"  classDef broken stroke:{_RED},stroke-width:3px,stroke-dasharray:4")
     return "\n".join(lines) + "\n"
 
 
-def _mermaid(picture: Picture, prefix: str, numbers: count[int], links: list[str]) -> Iterator[str]:
+def _mermaid_lines(
+    picture: Picture, prefix: str, numbers: count[int], links: list[str]
+) -> Iterator[str]:
     for node in picture.nodes:
         name = f"{prefix}_{node.name}"
         if node.inner is not None:
             yield f'  subgraph {name} ["{_mermaid_text(_title(node))}"]'
-            yield from _mermaid(node.inner, name, numbers, links)
+            yield from _mermaid_lines(node.inner, name, numbers, links)
             yield "  end"
         else:
-            before, after = ("([", "])") if node.kind != "step" else ("[", "]")
-            yield f'  {name}{before}"{_mermaid_text(_title(node))}"{after}'
+            opening, closing = ("([", "])") if node.kind != "step" else ("[", "]")
+            yield f'  {name}{opening}"{_mermaid_text(_title(node))}"{closing}'
         if kind := "broken" if node.faults else "decoupled" if node.decoupled else "":
             yield f"  class {name} {kind}"
     for source, target, edges, broken in _arrows(picture, prefix):
@@ -53,22 +55,22 @@ def _mermaid(picture: Picture, prefix: str, numbers: count[int], links: list[str
 
 
 def _arrows(picture: Picture, prefix: str) -> Iterator[Arrow]:
-    """The sound tensors between two nodes share an arrow, a broken one has its own."""
+    """Yield the arrows: valid tensors between two nodes share one, broken tensors do not."""
     inner = {node.name for node in picture.nodes if node.inner is not None}
-    together: dict[tuple[str, str], list[Edge]] = {}
+    edges_by_endpoints: dict[tuple[str, str], list[Edge]] = {}
     for edge in picture.edges:
         if not edge.faults:
-            together.setdefault((edge.source, edge.target), []).append(edge)
+            edges_by_endpoints.setdefault((edge.source, edge.target), []).append(edge)
     broken = [((edge.source, edge.target), [edge], True) for edge in picture.edges if edge.faults]
-    sound = [(ends, edges, False) for ends, edges in together.items()]
+    sound = [(endpoints, edges, False) for endpoints, edges in edges_by_endpoints.items()]
     for (source, target), edges, is_broken in (*sound, *broken):
-        # A nested ensemble is entered by its request, and left by its answer.
-        first = f"{prefix}_{source}" + ("_answer" if source in inner else "")
-        last = f"{prefix}_{target}" + ("_request" if target in inner else "")
-        yield first, last, edges, is_broken
+        # Arrows enter a nested ensemble at its request and leave it at its answer.
+        start = f"{prefix}_{source}" + ("_answer" if source in inner else "")
+        end = f"{prefix}_{target}" + ("_request" if target in inner else "")
+        yield start, end, edges, is_broken
 
 
-def _title(node: Node) -> str:
+def _title(node: PictureNode) -> str:
     parts = [node.title if node.kind != "step" else f"{node.name} {node.title}"]
     parts += ["decoupled"] if node.decoupled else []
     parts += [f"✗ {', '.join(node.faults)}"] if node.faults else []
@@ -82,7 +84,7 @@ def _label(edge: Edge) -> str:
 
 
 def _names(edge: Edge) -> str:
-    """The ensemble's name of the tensor, and how the models on both ends call it."""
+    """Return the tensor's name in the ensemble and in the models on both ends."""
     names = list(dict.fromkeys(name for name in (edge.written_as, edge.read_as) if name))
     if edge.tensor in names:
         return " → ".join(names)
@@ -90,27 +92,27 @@ def _names(edge: Edge) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Entities, as HTML has them, for whatever Mermaid would read itself."""
+    """Escape text as HTML entities, so that Mermaid does not interpret it."""
     return "".join(
         c if c.isalnum() or c in " _-.,→✗·[]():?" else f"#{ord(c)};" for c in clean(text)
     )
 
 
 def dot(picture: Picture) -> str:
-    """A directed graph, for `dot`."""
+    """Render a directed graph for `dot`."""
     lines = ["digraph {", "  rankdir=TB", "  compound=true", "  node [shape=box]"]
     links: list[str] = []
-    lines += _dot(picture, "m", "  ", links)
+    lines += _dot_lines(picture, "m", "  ", links)
     return "\n".join([*lines, *links, "}"]) + "\n"
 
 
-def _dot(picture: Picture, prefix: str, indent: str, links: list[str]) -> Iterator[str]:
+def _dot_lines(picture: Picture, prefix: str, indent: str, links: list[str]) -> Iterator[str]:
     for node in picture.nodes:
         name = f"{prefix}_{node.name}"
         if node.inner is not None:
             yield f'{indent}subgraph "cluster_{name}" {{'
             yield f"{indent}  label={_quoted(_title(node))}"
-            yield from _dot(node.inner, name, f"{indent}  ", links)
+            yield from _dot_lines(node.inner, name, f"{indent}  ", links)
             yield f"{indent}}}"
         else:
             yield f'{indent}"{name}" [label={_quoted(_title(node))}{_dot_style(node)}]'
@@ -120,7 +122,7 @@ def _dot(picture: Picture, prefix: str, indent: str, links: list[str]) -> Iterat
         links.append(f'  "{source}" -> "{target}" [label={_quoted(text)}{red}]')
 
 
-def _dot_style(node: Node) -> str:
+def _dot_style(node: PictureNode) -> str:
     shape = ", shape=oval" if node.kind != "step" else ""
     if node.faults:
         return f'{shape}, color="{_RED}", style=dashed'
@@ -128,7 +130,7 @@ def _dot_style(node: Node) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Lines end left-justified."""
+    """Quote text for `dot` with left-justified lines."""
     lines = (clean(line) for line in text.split("\n"))
     escaped = "\\l".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return f'"{escaped}"'

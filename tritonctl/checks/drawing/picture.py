@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tritonctl graph` draws: nodes and the tensors between them, with what is wrong marked."""
+"""The picture that `tritonctl graph` draws: nodes, the tensors between them, and their faults."""
 
 from __future__ import annotations
 
@@ -8,86 +8,89 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tritonctl.checks.analysis import declared
-from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of, interface_of
+from tritonctl.checks.analysis.graph import (
+    EndpointSpec,
+    EnsembleGraph,
+    GraphStep,
+    Link,
+    graph_of,
+    interface_of,
+)
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rules import RULES
+from tritonctl.checks.source_span import Span
 
 Kind = Literal["request", "answer", "step", "nothing"]
 REQUEST: Kind = "request"
 ANSWER: Kind = "answer"
 NOTHING: Kind = "nothing"
-# Of all nested ensembles together: beyond, they stay closed.
-_MOST_NODES = 500
+# Limit for all nested ensembles together; beyond it they are not expanded.
+_MAX_NODES = 500
 
 
 @dataclass(frozen=True)
-class Node:
-    """The request, the answer, a step, or the nothing that a broken edge ends in.
-
-    faults: ids of rules, of what is wrong with the step itself. inner: the nested ensemble.
-    """
+class PictureNode:
+    """A request, answer or step, or the placeholder at the open end of a broken edge."""
 
     name: str
     kind: Kind
     title: str
     backend: str | None = None
     decoupled: bool | None = None
-    faults: tuple[str, ...] = ()
-    inner: Picture | None = None
+    faults: tuple[str, ...] = ()  # ids of the rules that report the step itself
+    inner: Picture | None = None  # the nested ensemble
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A tensor from one node to another. `tensor` is the ensemble's name, the others the models'.
+    """A tensor from one node to another."""
 
-    given, wanted: what the two sides say of it; None where that is not known.
-    """
-
-    tensor: str
+    tensor: str  # its name in the ensemble
     source: str
     target: str
-    written_as: str
-    read_as: str
-    given: Side | None
-    wanted: Side | None
+    written_as: str  # its name in the source model
+    read_as: str  # its name in the target model
+    written_spec: EndpointSpec | None  # declared by the source; None if unknown
+    read_spec: EndpointSpec | None  # declared by the target; None if unknown
     optional: bool
     faults: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> str:
-        """The data type; both where they differ."""
-        return _both(*(side.dtype and side.dtype.removeprefix("TYPE_") for side in self._sides))
+        """The data type; both if the two sides differ."""
+        return _joined_values(
+            *(spec.dtype and spec.dtype.removeprefix("TYPE_") for spec in self._specs)
+        )
 
     @property
     def shape(self) -> str:
-        """The shape with its batch dimension; both where they differ."""
-        return _both(*(side.shape for side in self._sides))
+        """The shape with its batch dimension; both if the two sides differ."""
+        return _joined_values(*(spec.shape for spec in self._specs))
 
     @property
-    def _sides(self) -> list[Side]:
-        return [side for side in (self.given, self.wanted) if side is not None]
+    def _specs(self) -> list[EndpointSpec]:
+        return [spec for spec in (self.written_spec, self.read_spec) if spec is not None]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An ensemble, or a single model. findings: what `tritonctl check` reports."""
+    """An ensemble or a single model."""
 
     name: str
     backend: str | None
     max_batch_size: int
     decoupled: bool | None
-    nodes: tuple[Node, ...]
+    nodes: tuple[PictureNode, ...]
     edges: tuple[Edge, ...]
-    findings: tuple[tuple[str, str], ...] = ()
+    findings: tuple[tuple[str, str], ...] = ()  # rule id and message
 
-    def into(self, node: Node) -> Iterator[Edge]:
-        """The edges that end there."""
+    def incoming_edges(self, node: PictureNode) -> Iterator[Edge]:
+        """Yield the edges that end at a node."""
         return (edge for edge in self.edges if edge.target == node.name)
 
     def as_record(self) -> dict[str, Any]:
-        """The picture as plain data."""
+        """Return the picture as plain data."""
         return {
             "model": self.name,
             "backend": self.backend,
@@ -99,7 +102,7 @@ class Picture:
         }
 
 
-def _node_record(node: Node) -> dict[str, Any]:
+def _node_record(node: PictureNode) -> dict[str, Any]:
     return {
         "name": node.name,
         "kind": node.kind,
@@ -114,31 +117,31 @@ def _node_record(node: Node) -> dict[str, Any]:
 def _edge_record(edge: Edge) -> dict[str, Any]:
     return {
         "tensor": edge.tensor,
-        "from": {"node": edge.source, "name": edge.written_as} | _side_record(edge.given),
-        "to": {"node": edge.target, "name": edge.read_as} | _side_record(edge.wanted),
+        "source": {"node": edge.source, "name": edge.written_as} | _spec_record(edge.written_spec),
+        "target": {"node": edge.target, "name": edge.read_as} | _spec_record(edge.read_spec),
         "optional": edge.optional,
         "broken": list(edge.faults),
     }
 
 
-def _side_record(side: Side | None) -> dict[str, Any]:
+def _spec_record(side: EndpointSpec | None) -> dict[str, Any]:
     if side is None:
         return {"data_type": None, "dims": None, "batched": None}
     dims = None if side.dims is None else list(side.dims)
-    return {"data_type": side.dtype, "dims": dims, "batched": side.batches}
+    return {"data_type": side.dtype, "dims": dims, "batched": side.is_batched}
 
 
-def _both(*said: str | None) -> str:
-    known = list(dict.fromkeys(text for text in said if text is not None))
-    return " → ".join(known) or "?"
+def _joined_values(*values: str | None) -> str:
+    distinct = list(dict.fromkeys(text for text in values if text is not None))
+    return " → ".join(distinct) or "?"
 
 
 def picture_of(model: Model, repository: Repository) -> Picture | None:
-    """The model's picture; None where its configuration cannot be read."""
-    return _Painter(repository).paint(model, ())
+    """Return the model's picture; None if its configuration cannot be read."""
+    return _PictureBuilder(repository).paint(model, ())
 
 
-class _Painter:
+class _PictureBuilder:
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
         self._nodes = 0
@@ -146,16 +149,16 @@ class _Painter:
     def paint(self, model: Model, outer: tuple[str, ...]) -> Picture | None:
         graph = graph_of(model, self._repository)
         if graph is None:
-            return self._alone(model)
+            return self._single_model(model)
         interface = interface_of(model, self._repository)
-        faults = _Faults(model, self._repository)
+        faults = _FaultIndex(model, self._repository)
         steps = [step for layer in graph.layers for step in layer]
         steps += [step for step in graph.steps if step not in steps]
         self._nodes += len(steps)
         nodes = [self._node(step, faults, (*outer, model.name)) for step in steps]
         edges = tuple(_edges(graph, faults))
         unused = any(NOTHING in (edge.source, edge.target) for edge in edges)
-        nothing = [Node(NOTHING, NOTHING, "nothing")] if unused else []
+        nothing = [PictureNode(NOTHING, NOTHING, "nothing")] if unused else []
         return Picture(
             name=model.name,
             backend="ensemble",
@@ -166,13 +169,13 @@ class _Painter:
             findings=faults.messages,
         )
 
-    def _alone(self, model: Model) -> Picture | None:
+    def _single_model(self, model: Model) -> Picture | None:
         interface = interface_of(model, self._repository)
         if interface is None or not model.has_config:
             return None
-        node = Node("1", "step", model.name, model.backend, interface.decoupled)
-        inputs = [(t, interface.side(t)) for t in declared.inputs(model)]
-        outputs = [(t, interface.side(t)) for t in declared.outputs(model)]
+        node = PictureNode("1", "step", model.name, model.backend, interface.decoupled)
+        inputs = [(t, interface.tensor_spec(t)) for t in declared.inputs(model)]
+        outputs = [(t, interface.tensor_spec(t)) for t in declared.outputs(model)]
         return Picture(
             name=model.name,
             backend=model.backend,
@@ -185,29 +188,31 @@ class _Painter:
             ),
         )
 
-    def _node(self, step: Step, faults: _Faults, outer: tuple[str, ...]) -> Node:
+    def _node(self, step: GraphStep, faults: _FaultIndex, outer: tuple[str, ...]) -> PictureNode:
         model = self._repository.models.get(step.name)
-        node = Node(
+        node = PictureNode(
             name=str(step.index + 1),
             kind="step",
             title=step.name or "?",
             backend=model.backend if model else None,
             decoupled=step.interface.decoupled if step.interface else None,
-            faults=faults.of_step(step),
+            faults=faults.step_faults(step),
         )
-        opened = model is not None and model.backend == "ensemble" and model.name not in outer
-        if model is None or not opened or self._nodes > _MOST_NODES:
+        is_expandable = (
+            model is not None and model.backend == "ensemble" and model.name not in outer
+        )
+        if model is None or not is_expandable or self._nodes > _MAX_NODES:
             return node
         return replace(node, inner=self.paint(model, outer))
 
 
-_REQUEST = Node(REQUEST, "request", "request")
-_ANSWER = Node(ANSWER, "answer", "answer")
+_REQUEST = PictureNode(REQUEST, "request", "request")
+_ANSWER = PictureNode(ANSWER, "answer", "answer")
 
 
 @dataclass
-class _Faults:
-    """What the rules say of an ensemble, by the place that they point at."""
+class _FaultIndex:
+    """The rules that an ensemble breaks, by the span they report."""
 
     model: Model
     repository: Repository
@@ -224,17 +229,19 @@ class _Faults:
     def _hits(self) -> Iterator[tuple[str, Hit]]:
         for rule in RULES.values():
             if rule.family == "ensembles" and rule.severity != "advice":
-                for hit in rule.hits_of(self.model, self.repository):
+                for hit in rule.find_in_model(self.model, self.repository):
                     yield rule.id, hit
 
-    def of_step(self, step: Step) -> tuple[str, ...]:
+    def step_faults(self, step: GraphStep) -> tuple[str, ...]:
         return self._at((*step.path, "model_name"), (*step.path, "model_version"), step.path)
 
-    def of_link(self, link: Link) -> tuple[str, ...]:
+    def link_faults(self, link: Link) -> tuple[str, ...]:
         return self._at(link.path)
 
-    def of_own(self, name: str, tensors: Mapping[str, declared.Tensor]) -> tuple[str, ...]:
-        """Of an input or output of the ensemble."""
+    def tensor_faults(
+        self, name: str, tensors: Mapping[str, declared.DeclaredTensor]
+    ) -> tuple[str, ...]:
+        """Return the rules that report an input or output of the ensemble."""
         path = tensors[name].path
         return self._at((*path, "name"), (*path, "optional"))
 
@@ -242,13 +249,17 @@ class _Faults:
         config = self.model.config
         spans: list[Span] = []
         for path in paths:
-            spans += [known[path] for known in (config.values, config.names) if path in known]
+            spans += [
+                spans_by_path[path]
+                for spans_by_path in (config.value_spans, config.name_spans)
+                if path in spans_by_path
+            ]
         rules = (rule for span in dict.fromkeys(spans) for rule in self._by_span.get(span, ()))
         return tuple(dict.fromkeys(rules))
 
 
-def _edges(graph: Graph, faults: _Faults) -> Iterator[Edge]:
-    """Those into the steps, then those into the answer, then those that lead nowhere."""
+def _edges(graph: EnsembleGraph, faults: _FaultIndex) -> Iterator[Edge]:
+    """Yield the edges into the steps, then into the answer, then those without a target."""
     for step in graph.steps:
         for link in step.inputs:
             yield _edge(graph, faults, link.tensor, link)
@@ -257,36 +268,45 @@ def _edges(graph: Graph, faults: _Faults) -> Iterator[Edge]:
     for name, links in graph.writers.items():
         if name not in graph.readers and name not in graph.outputs:
             link = links[0]
-            written = (link.tensor, str(link.step + 1), NOTHING, link.name, "", link.side)
-            yield Edge(*written, None, False, faults.of_link(link))
+            written = (link.tensor, str(link.step + 1), NOTHING, link.name, "", link.spec)
+            yield Edge(*written, None, False, faults.link_faults(link))
     for name in graph.inputs:
         if name not in graph.readers and name not in graph.outputs:
-            side = graph.given(name)
-            mistakes = faults.of_own(name, graph.inputs)
-            yield Edge(name, REQUEST, NOTHING, name, "", side, None, False, mistakes)
+            spec = graph.ensemble_spec(name)
+            mistakes = faults.tensor_faults(name, graph.inputs)
+            yield Edge(name, REQUEST, NOTHING, name, "", spec, None, False, mistakes)
 
 
-def _edge(graph: Graph, faults: _Faults, tensor: str, reader: Link | None) -> Edge:
-    """From whoever writes the tensor to a step, or to the answer."""
-    source, written_as, given, mistakes = _source(graph, faults, tensor)
-    own = graph.inputs.get(tensor)
+def _edge(graph: EnsembleGraph, faults: _FaultIndex, tensor: str, reader: Link | None) -> Edge:
+    """Return the edge from the tensor's writer to a step, or to the answer."""
+    source, written_as, written_spec, mistakes = _source(graph, faults, tensor)
+    ensemble_input = graph.inputs.get(tensor)
     if reader is not None:
-        target, read_as, wanted = str(reader.step + 1), reader.name, reader.side
-        mistakes += faults.of_link(reader)
+        target, read_as, read_spec = str(reader.step + 1), reader.name, reader.spec
+        mistakes += faults.link_faults(reader)
     else:
-        target, read_as, wanted = ANSWER, tensor, graph.given(tensor)
-        mistakes += faults.of_own(tensor, graph.outputs)
-    optional = own is not None and own.optional
+        target, read_as, read_spec = ANSWER, tensor, graph.ensemble_spec(tensor)
+        mistakes += faults.tensor_faults(tensor, graph.outputs)
+    optional = ensemble_input is not None and ensemble_input.optional
     faulty = tuple(dict.fromkeys(mistakes))
-    return Edge(tensor, source, target, written_as, read_as, given, wanted, optional, faulty)
+    return Edge(
+        tensor, source, target, written_as, read_as, written_spec, read_spec, optional, faulty
+    )
 
 
 def _source(
-    graph: Graph, faults: _Faults, tensor: str
-) -> tuple[str, str, Side | None, tuple[str, ...]]:
+    graph: EnsembleGraph, faults: _FaultIndex, tensor: str
+) -> tuple[str, str, EndpointSpec | None, tuple[str, ...]]:
     if tensor in graph.inputs:
-        return REQUEST, tensor, graph.given(tensor), faults.of_own(tensor, graph.inputs)
+        return (
+            REQUEST,
+            tensor,
+            graph.ensemble_spec(tensor),
+            faults.tensor_faults(tensor, graph.inputs),
+        )
     for writer in graph.writers.get(tensor, ())[:1]:
-        mistakes = tuple(rule for link in graph.writers[tensor] for rule in faults.of_link(link))
-        return str(writer.step + 1), writer.name, writer.side, mistakes
+        mistakes = tuple(
+            rule for link in graph.writers[tensor] for rule in faults.link_faults(link)
+        )
+        return str(writer.step + 1), writer.name, writer.spec, mistakes
     return NOTHING, "", None, ()

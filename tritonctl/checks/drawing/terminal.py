@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture for a terminal: one node below the other, with a line for each tensor that it reads.
+"""Draw a picture for a terminal: one node below the other, with a line per tensor it reads.
 
-Rails run next to them, one for each node whose tensors are still to be read, as `git log --graph`
-draws branches.
+Lanes to the left of the nodes connect each node to its readers, as branches in `git log --graph`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
-from tritonctl.checks.drawing.picture import ANSWER, NOTHING, REQUEST, Edge, Node, Picture
+from tritonctl.checks.drawing.picture import ANSWER, NOTHING, REQUEST, Edge, Picture, PictureNode
 
 Style = Literal["", "bold", "dim", "fault", "stream"]
 Segment = tuple[str, Style]
@@ -20,49 +19,49 @@ Line = tuple[Segment, ...]
 
 _MARKS = {"request": "●", "answer": "◉", "step": "○", "nothing": "✗"}
 _STREAM = "≋ decoupled"
-_LEAST_NAME, _LEAST_TEXT, _GAP = 6, 20, 2
+_MIN_NAME_WIDTH, _MIN_TEXT_WIDTH, _GAP = 6, 20, 2
 
 
 @dataclass
 class _Rails:
-    """The lanes: which node each belongs to, and how often it is still to be read."""
+    """The lanes to the left of the nodes."""
 
-    lanes: list[str | None]
-    left: dict[str, set[str]]
+    lanes: list[str | None]  # the node that owns each lane
+    pending_readers: dict[str, set[str]]  # the nodes that have yet to read a node's tensors
 
     def free(self) -> int:
-        """The first lane that nobody has."""
+        """Return the index of the first lane without an owner; add one if necessary."""
         if None not in self.lanes:
             self.lanes.append(None)
         return self.lanes.index(None)
 
-    def shown(self) -> str:
-        """The lanes that continue next to a line of text."""
+    def prefix(self) -> str:
+        """Return the lanes as the prefix of a line of text."""
         return " ".join("│" if owner else " " for owner in self.lanes)
 
 
-def drawn(picture: Picture, width: int) -> list[Line]:
-    """The picture in lines of at most so many columns, where names allow."""
+def draw_lines(picture: Picture, width: int) -> list[Line]:
+    """Return the picture as lines of at most `width` columns, unless names are too long."""
     lines: list[Line] = [_heading(picture), ()]
-    lines += _body(picture, width)
+    lines += _body_lines(picture, width)
     if picture.findings:
         lines.append(())
     for rule, message in picture.findings:
         mark = f"✗ {rule} "
-        first, *more = wrap(clean(message), max(width - len(mark), _LEAST_TEXT))
+        first, *more = wrap(clean(message), max(width - len(mark), _MIN_TEXT_WIDTH))
         lines.append(((mark, "fault"), (first, "")))
         lines += [((" " * len(mark), ""), (text, "")) for text in more]
     return lines
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """The lines as plain text."""
+    """Return the lines as plain text."""
     texts = ("".join(text for text, _ in line).rstrip() for line in lines)
     return "\n".join(texts) + "\n"
 
 
 def clean(text: str) -> str:
-    """Names may hold anything: nothing of it may reach a terminal as a command."""
+    """Escape non-printable characters, so that names cannot send terminal commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -73,77 +72,84 @@ def _heading(picture: Picture) -> Line:
     return ((clean(picture.name), "bold"), (serving, "dim"), *stream)
 
 
-def _body(picture: Picture, width: int) -> Iterator[Line]:
+def _body_lines(picture: Picture, width: int) -> Iterator[Line]:
     rails = _Rails([], {node.name: set() for node in picture.nodes})
     for edge in picture.edges:
-        rails.left[edge.source].add(edge.target)
+        rails.pending_readers[edge.source].add(edge.target)
     nodes = [node for node in picture.nodes if node.name not in (ANSWER, NOTHING)]
     last = [node for node in picture.nodes if node.name == ANSWER]
     nowhere = [node for node in picture.nodes if node.name == NOTHING]
-    unwritten = [node for node in nowhere if rails.left[NOTHING]]
-    unread = [node for node in nowhere if any(picture.into(node))]
+    unwritten = [node for node in nowhere if rails.pending_readers[NOTHING]]
+    unread = [node for node in nowhere if any(picture.incoming_edges(node))]
     for node in (*nodes[:1], *unwritten, *nodes[1:], *last, *unread):
-        yield from _node(picture, node, rails, width)
+        yield from _node_lines(picture, node, rails, width)
 
 
-def _node(picture: Picture, node: Node, rails: _Rails, width: int) -> Iterator[Line]:
-    edges = list(picture.into(node)) if node not in picture.nodes[:1] else []
+def _node_lines(picture: Picture, node: PictureNode, rails: _Rails, width: int) -> Iterator[Line]:
+    edges = list(picture.incoming_edges(node)) if node not in picture.nodes[:1] else []
     sources = {edge.source for edge in edges}
-    row = _row(node, sources, rails)
-    title: list[Segment] = [(f" {_title(node)}", "bold"), (_said(node), "dim")]
+    row = _node_row(node, sources, rails)
+    title: list[Segment] = [(f" {_title(node)}", "bold"), (_subtitle(node), "dim")]
     if node.decoupled and node.kind == "step":
         title.append((f"  {_STREAM}", "stream"))
     if node.faults:
         title.append((f"  ✗ {', '.join(node.faults)}", "fault"))
     yield ((row, "dim"), *title)
-    prefix = rails.shown()
-    yield from _tensors(edges, prefix, width)
+    prefix = rails.prefix()
+    yield from _tensor_lines(edges, prefix, width)
     if node.inner is not None:
-        yield from _inner(node.inner, prefix, width)
+        yield from _nested_lines(node.inner, prefix, width)
     if any(rails.lanes):
         yield ((prefix, "dim"),)
 
 
-def _row(node: Node, sources: set[str], rails: _Rails) -> str:
-    """A node's line, from the lanes that it reads to its own."""
-    ending = set()
+def _node_row(node: PictureNode, sources: set[str], rails: _Rails) -> str:
+    """Return a node's row, which connects the lanes it reads to its own; update the lanes."""
+    finished_owners = set()
     for source in sources:
-        rails.left[source].discard(node.name)
-        if not rails.left[source]:
-            ending.add(source)
-    reads = [at for at, owner in enumerate(rails.lanes) if owner in sources]
-    # A lane that ends here goes on as the node's own.
-    freed = [at for at in reads if rails.lanes[at] in ending]
+        rails.pending_readers[source].discard(node.name)
+        if not rails.pending_readers[source]:
+            finished_owners.add(source)
+    reads = [lane_index for lane_index, owner in enumerate(rails.lanes) if owner in sources]
+    # The node reuses a lane that ends here.
+    freed = [lane_index for lane_index in reads if rails.lanes[lane_index] in finished_owners]
     lane = freed[0] if freed else rails.free()
     first, last = min([lane, *reads]), max([lane, *reads])
-    cells = [_cell(at, owner, reads, ending, (first, last)) for at, owner in enumerate(rails.lanes)]
+    cells = [
+        _cell(lane_index, owner, reads, finished_owners, (first, last))
+        for lane_index, owner in enumerate(rails.lanes)
+    ]
     cells[lane] = _MARKS[node.kind]
-    joints = ["─" if first <= at < last else " " for at in range(len(cells))]
+    joints = ["─" if first <= lane_index < last else " " for lane_index in range(len(cells))]
     row = "".join(cell + joint for cell, joint in zip(cells, joints, strict=True)).rstrip()
-    rails.lanes = [None if owner in ending else owner for owner in rails.lanes]
-    rails.lanes[lane] = node.name if rails.left[node.name] else None
+    rails.lanes = [None if owner in finished_owners else owner for owner in rails.lanes]
+    rails.lanes[lane] = node.name if rails.pending_readers[node.name] else None
     while rails.lanes and rails.lanes[-1] is None:
         rails.lanes.pop()
     return row
 
 
 def _cell(
-    at: int, owner: str | None, reads: list[int], ending: set[str], ends: tuple[int, int]
+    at: int,
+    owner: str | None,
+    reads: list[int],
+    finished_owners: set[str],
+    line_ends: tuple[int, int],
 ) -> str:
-    """A lane where a node's line, from one end to the other, meets it."""
+    """Return the character of a lane where a node's row crosses it."""
     if owner is None:
-        return "─" if ends[0] < at < ends[1] else " "
+        return "─" if line_ends[0] < at < line_ends[1] else " "
     if at not in reads:
         return "│"
-    kinds = "└┴┘" if owner in ending else "├┼┤"
-    return kinds[0 if at == ends[0] else 2 if at == ends[1] else 1]
+    kinds = "└┴┘" if owner in finished_owners else "├┼┤"
+    return kinds[0 if at == line_ends[0] else 2 if at == line_ends[1] else 1]
 
 
-def _title(node: Node) -> str:
+def _title(node: PictureNode) -> str:
     return f"{node.name} {clean(node.title)}" if node.kind == "step" else node.title
 
 
-def _said(node: Node) -> str:
+def _subtitle(node: PictureNode) -> str:
     if node.kind == "nothing":
         return ": no step, no request"
     if node.kind != "step":
@@ -151,22 +157,22 @@ def _said(node: Node) -> str:
     return f"  {node.backend or 'not in this repository'}"
 
 
-def _tensors(edges: list[Edge], prefix: str, width: int) -> Iterator[Line]:
-    """A line for each tensor that a node reads; two where one is too narrow."""
+def _tensor_lines(edges: list[Edge], prefix: str, width: int) -> Iterator[Line]:
+    """Yield a line for each tensor that a node reads; two if it does not fit into one."""
     names = [clean(edge.read_as or edge.tensor) for edge in edges]
     rows = [(n, e.dtype, e.shape, _origin(e)) for n, e in zip(names, edges, strict=True)]
     margin = len(prefix) + 3
-    wide = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
-    room = width - margin - wide[1] - wide[2] - 2 * _GAP
-    wide[0] = max(min(wide[0], room), _LEAST_NAME)
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
+    available_width = width - margin - widths[1] - widths[2] - 2 * _GAP
+    widths[0] = max(min(widths[0], available_width), _MIN_NAME_WIDTH)
     for edge, row in zip(edges, rows, strict=True):
         segments: list[Segment] = [(f"{prefix}   ", "dim")]
-        segments.append((row[0].ljust(wide[0]), "fault" if edge.faults else ""))
-        segments.append((f"  {row[1].ljust(wide[1])}  {row[2].ljust(wide[2])}", "dim"))
-        used = margin + max(len(row[0]), wide[0]) + wide[1] + wide[2] + 2 * _GAP
+        segments.append((row[0].ljust(widths[0]), "fault" if edge.faults else ""))
+        segments.append((f"  {row[1].ljust(widths[1])}  {row[2].ljust(widths[2])}", "dim"))
+        used = margin + max(len(row[0]), widths[0]) + widths[1] + widths[2] + 2 * _GAP
         mark = f"✗ {', '.join(edge.faults)}" if edge.faults else ""
-        rest: list[Segment] = [(row[3], ""), (mark, "fault")]
-        for text, style in rest:
+        trailing: list[Segment] = [(row[3], ""), (mark, "fault")]
+        for text, style in trailing:
             if text and used + len(text) + _GAP > width:
                 yield tuple(segments)
                 segments, used = [(f"{prefix}     ", "dim")], margin + 2
@@ -177,17 +183,17 @@ def _tensors(edges: list[Edge], prefix: str, width: int) -> Iterator[Line]:
 
 
 def _origin(edge: Edge) -> str:
-    """Whose tensor it is, and what the ensemble calls it where that is another name."""
+    """Return the node that writes a tensor, and its name in the ensemble if it differs."""
     number = "" if edge.source in (REQUEST, NOTHING) else f" {edge.source}"
     name = "" if edge.tensor == (edge.read_as or edge.tensor) else f" {clean(edge.tensor)}"
     arrow = f"←{number}{name}" if number or name else ""
     return f"{arrow} optional".strip() if edge.optional else arrow
 
 
-def _inner(picture: Picture, prefix: str, width: int) -> Iterator[Line]:
-    """A nested ensemble, in a frame."""
-    room = width - len(prefix) - 5
+def _nested_lines(picture: Picture, prefix: str, width: int) -> Iterator[Line]:
+    """Yield a nested ensemble in a frame."""
+    inner_width = width - len(prefix) - 5
     yield ((f"{prefix}   ┌╌ ", "dim"), *_heading(picture))
-    for line in _body(picture, room):
+    for line in _body_lines(picture, inner_width):
         yield ((f"{prefix}   ┊ ", "dim"), *line)
     yield ((f"{prefix}   └╌", "dim"),)

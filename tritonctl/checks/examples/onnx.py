@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX graphs without nodes, small enough to be written by hand: for examples about tensors."""
+"""Write ONNX graphs without nodes, byte by byte, for examples about tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FLOAT, INT32, INT64, STRING, BFLOAT16 = 1, 6, 7, 8, 16
 TYPES = {"FLOAT": FLOAT, "INT32": INT32, "INT64": INT64, "STRING": STRING, "BFLOAT16": BFLOAT16}
 _VARINT, _BYTES = 0, 2
 
-# A tensor's element type and its shape; a name is a size that varies.
+# A tensor's element type and shape; a name stands for a variable size.
 Value = tuple[int, Sequence[int | str]]
 Values = Mapping[str, Value]
 
@@ -25,10 +25,10 @@ def onnx_file(
     sequences: Iterable[str] = (),
     external: Mapping[str, int] | None = None,
 ) -> bytes:
-    """An ONNX graph without nodes.
+    """Return an ONNX graph without nodes.
 
-    defaults: inputs that have a value without a request. sequences: outputs that are not tensors.
-    external: weights in other files, with the length of each.
+    `defaults` names inputs with an initializer, `sequences` outputs that are not tensors, and
+    `external` maps weight files to their lengths in bytes.
     """
     graph = b"".join(
         [
@@ -36,7 +36,7 @@ def onnx_file(
             *(_field(12, _value_info(name, *value)) for name, value in outputs.items()),
             *(_field(12, _text(1, name) + _field(2, _field(4, b""))) for name in sequences),
             *(_field(5, _number(2, FLOAT) + _text(8, name)) for name in defaults),
-            *(_field(5, _weights(*one)) for one in (external or {}).items()),
+            *(_field(5, _weights(*weights_file)) for weights_file in (external or {}).items()),
         ]
     )
     return _number(1, 8) + _field(8, _number(2, 17)) + _field(7, graph)
@@ -69,10 +69,10 @@ def _number(number: int, value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     value &= (1 << 64) - 1
     while value >> 7:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a running server differs from its repository, and what it shows to strangers."""
+"""Compare a running server with its repository, and find services open to unauthorised clients."""

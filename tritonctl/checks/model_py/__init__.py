@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model.py read as a syntax tree; nothing of it runs."""
+"""Read a model.py as a syntax tree without running it."""

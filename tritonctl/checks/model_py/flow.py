@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is certain about a model.py without running it: what always runs, what a name stands for.
+"""Control and data flow of a model.py that is certain without running it.
 
-Every answer errs on the side of not knowing.
+When in doubt, every function answers "unknown".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import cast
 from tritonctl.checks.model_py.source import Function, PythonSource, dotted_name
 
 BACKEND_UTILS = "triton_python_backend_utils"
-_SURE = (
+_UNCONDITIONAL = (
     ast.Expr,
     ast.Assign,
     ast.AnnAssign,
@@ -34,8 +34,8 @@ _SURE = (
     ast.With,
     ast.withitem,
 )
-_OUTER = (ast.Global, ast.Nonlocal)
-_NAMED = (
+_OUTER_SCOPE = (ast.Global, ast.Nonlocal)
+_NAME_BINDING = (
     ast.ExceptHandler,
     ast.MatchAs,
     ast.MatchStar,
@@ -45,14 +45,20 @@ _NAMED = (
 )
 _CONDITIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.While, ast.Match, ast.Lambda)
 _EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Yield, ast.YieldFrom, ast.Assert)
-_DEEPEST = 12
-_EXPECTING = {"assertRaises", "assertRaisesRegex", "raises", "suppress"}
-_ASKS_TYPE = {"isinstance", "type", "hasattr"}
-# Of a call that leaves an array's type as it is.
-_KEEPS_TYPE = {"reshape", "copy", "squeeze", "flatten", "ravel", "transpose", "swapaxes"}
-_MAKES = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
-_BUILT_IN = {"float": "float64", "int": "int64", "bool": "bool", "object": "object", "str": "str"}
-_TYPES = {
+_MAX_STEPS = 12
+_FAILURE_CONTEXTS = {"assertRaises", "assertRaisesRegex", "raises", "suppress"}
+_TYPE_TESTS = {"isinstance", "type", "hasattr"}
+# Array methods that preserve the element type.
+_TYPE_PRESERVING = {"reshape", "copy", "squeeze", "flatten", "ravel", "transpose", "swapaxes"}
+_DTYPE_POSITIONS = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
+_BUILT_IN_TYPES = {
+    "float": "float64",
+    "int": "int64",
+    "bool": "bool",
+    "object": "object",
+    "str": "str",
+}
+_NUMPY_TYPES = {
     **{f"{kind}{size}": f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)},
     **{f"float{size}": f"float{size}" for size in (16, 32, 64)},
     "half": "float16",
@@ -70,19 +76,21 @@ _TYPES = {
 
 
 class Flow:
-    """One file's syntax tree, with what stands around each node."""
+    """The syntax tree of one file with parent links and name bindings."""
 
     def __init__(self, code: PythonSource) -> None:
         self._code = code
-        self._bound: dict[Function, dict[str, tuple[ast.expr, ...] | None]] = {}
-        self._walked: dict[Function, tuple[ast.AST, ...]] = {}
+        self._bindings_by_function: dict[Function, dict[str, tuple[ast.expr, ...] | None]] = {}
+        self._nodes_by_function: dict[Function, tuple[ast.AST, ...]] = {}
+        self._names_by_function: dict[Function, dict[str, list[ast.Name]]] = {}
+        self._sharing: dict[Function, bool] = {}
 
     @classmethod
-    def of(cls, code: PythonSource) -> Flow:
-        """The one of a file, made once and kept with it, as its cached properties are."""
-        kept: Flow = vars(code).setdefault("_flow", None) or cls(code)
-        vars(code)["_flow"] = kept
-        return kept
+    def for_source(cls, code: PythonSource) -> Flow:
+        """Return the flow of a file, created once and cached in the file's source object."""
+        flow: Flow = vars(code).setdefault("_flow", None) or cls(code)
+        vars(code)["_flow"] = flow
+        return flow
 
     @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
@@ -91,16 +99,16 @@ class Flow:
 
     @cached_property
     def _modules(self) -> dict[str, str]:
-        """The modules that the file imports as such, by the name it calls them."""
+        """The imported modules by their names in the file."""
         imports = (node for node in self._code.nodes if isinstance(node, ast.Import))
-        return {one.asname or one.name: one.name for node in imports for one in node.names}
+        return {alias.asname or alias.name: alias.name for node in imports for alias in node.names}
 
     def is_module(self, node: ast.expr, name: str) -> bool:
-        """Whether an expression is that module."""
+        """Whether an expression is the module of that name."""
         return isinstance(node, ast.Name) and self._modules.get(node.id) == name
 
-    def calls_backend(self, node: ast.AST, name: str) -> bool:
-        """Whether a node is a call of something in triton_python_backend_utils."""
+    def is_backend_call(self, node: ast.AST, name: str) -> bool:
+        """Whether a node calls that function or class of triton_python_backend_utils."""
         return (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -108,150 +116,171 @@ class Flow:
             and self.is_module(node.func.value, BACKEND_UTILS)
         )
 
-    def _inside(self, function: Function) -> tuple[ast.AST, ...]:
-        if function not in self._walked:
-            self._walked[function] = tuple(ast.walk(function))
-        return self._walked[function]
+    def _nodes_in(self, function: Function) -> tuple[ast.AST, ...]:
+        if function not in self._nodes_by_function:
+            self._nodes_by_function[function] = tuple(ast.walk(function))
+        return self._nodes_by_function[function]
+
+    def names_in(self, function: Function) -> dict[str, list[ast.Name]]:
+        """Return the function's uses and bindings of names, nested functions included."""
+        if function not in self._names_by_function:
+            names: dict[str, list[ast.Name]] = {}
+            for node in self._nodes_in(function):
+                if isinstance(node, ast.Name):
+                    names.setdefault(node.id, []).append(node)
+            self._names_by_function[function] = names
+        return self._names_by_function[function]
+
+    def shares_names(self, function: Function) -> bool:
+        """Whether the function has `global` or `nonlocal` names."""
+        if function not in self._sharing:
+            self._sharing[function] = any(
+                isinstance(node, _OUTER_SCOPE) for node in self._nodes_in(function)
+            )
+        return self._sharing[function]
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """What a node is part of."""
+        """Return the parent of a node."""
         return self._parents.get(node)
 
     def function(self, node: ast.AST) -> Function | None:
-        """The function that a node stands in."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, Function):
-            above = None if isinstance(above, ast.Lambda) else self.parent(above)
-        return above
+        """Return the function around a node; None outside functions and in lambdas."""
+        ancestor = self.parent(node)
+        while ancestor is not None and not isinstance(ancestor, Function):
+            ancestor = None if isinstance(ancestor, ast.Lambda) else self.parent(ancestor)
+        return ancestor
 
-    def surely_runs(self, node: ast.expr, function: Function) -> bool:
-        """Whether every call of the function comes to the node, if nothing fails before it.
+    def always_runs(self, node: ast.expr, function: Function) -> bool:
+        """Whether every call of the function reaches the node, if no earlier statement fails.
 
-        A loop over the requests, which is never empty, may be around it.
+        The node may be in a loop over the requests, which is never empty.
         """
         child: ast.AST = node
-        above = self.parent(child)
-        while above is not None and above is not function:
-            if isinstance(above, ast.For):
-                if child not in above.body or not _is_over(above.iter, function):
+        ancestor = self.parent(child)
+        while ancestor is not None and ancestor is not function:
+            if isinstance(ancestor, ast.For):
+                if child not in ancestor.body or not _iterates_requests(ancestor.iter, function):
                     return False
-            elif not isinstance(above, _SURE):
+            elif not isinstance(ancestor, _UNCONDITIONAL):
                 return False
-            child, above = above, self.parent(above)
-        return above is function and not self.may_end_before(node, function)
+            child, ancestor = ancestor, self.parent(ancestor)
+        return ancestor is function and not self.may_exit_before(node, function)
 
-    def may_end_before(self, node: ast.expr | ast.stmt, function: Function) -> bool:
-        """Whether the function may return, raise or yield above the node."""
+    def may_exit_before(self, node: ast.expr | ast.stmt, function: Function) -> bool:
+        """Whether the function may return, raise or yield before the node."""
         return any(
-            isinstance(one, _EXITS) and one.lineno < node.lineno for one in self._inside(function)
+            isinstance(inner, _EXITS) and inner.lineno < node.lineno
+            for inner in self._nodes_in(function)
         )
 
-    def surely_inside(self, node: ast.expr, kind: type[ast.AST], function: Function) -> bool:
-        """Whether every call uses the node's value in that kind of expression, as `value.shape`.
+    def always_used_in(self, node: ast.expr, kind: type[ast.AST], function: Function) -> bool:
+        """Whether every call uses the node's value in that kind of expression.
 
-        It stands there itself, or by the one name that it is given.
+        The expression contains the node itself or the only name assigned to it.
         """
-        if not self.surely_runs(node, function):
+        if not self.always_runs(node, function):
             return False
-        around = self.parent(node)
-        if isinstance(around, kind):
+        parent = self.parent(node)
+        if isinstance(parent, kind):
             return True
-        if not isinstance(around, ast.Assign) or not isinstance(around.targets[0], ast.Name):
+        if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
             return False
-        name = around.targets[0].id
-        return self.assigned(name, function) == (node,) and any(
-            isinstance(one, ast.Name)
-            and one.id == name
-            and isinstance(self.parent(one), kind)
-            and self.surely_runs(one, function)
-            for one in self._inside(function)
+        name = parent.targets[0].id
+        return self.assigned_values(name, function) == (node,) and any(
+            isinstance(use, ast.Name)
+            and use.id == name
+            and isinstance(self.parent(use), kind)
+            and self.always_runs(use, function)
+            for use in self._nodes_in(function)
         )
 
     def is_conditional(self, node: ast.AST) -> bool:
-        """Whether its function may run without coming to the node: `if`, `try`, `and` and such."""
-        child, above = node, self.parent(node)
-        while above is not None and not isinstance(above, Function):
-            first = getattr(above, "test", None) or next(iter(getattr(above, "values", ())), None)
-            if isinstance(above, _CONDITIONS) and child is not first:
+        """Whether the function may run without reaching the node: `if`, `try`, `and` and others."""
+        child, ancestor = node, self.parent(node)
+        while ancestor is not None and not isinstance(ancestor, Function):
+            first = getattr(ancestor, "test", None) or next(
+                iter(getattr(ancestor, "values", ())), None
+            )
+            if isinstance(ancestor, _CONDITIONS) and child is not first:
                 return True
-            child, above = above, self.parent(above)
+            child, ancestor = ancestor, self.parent(ancestor)
         return self.may_fail(node)
 
     def may_fail(self, node: ast.AST) -> bool:
-        """Whether the code expects a failure there: `with self.assertRaises(...)` and such."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, Function):
-            calls = [above] if isinstance(above, ast.Call) else []
-            if isinstance(above, ast.With | ast.AsyncWith):
+        """Whether the code expects a failure at the node, as in `with self.assertRaises(...)`."""
+        ancestor = self.parent(node)
+        while ancestor is not None and not isinstance(ancestor, Function):
+            calls = [ancestor] if isinstance(ancestor, ast.Call) else []
+            if isinstance(ancestor, ast.With | ast.AsyncWith):
                 calls = [
-                    i.context_expr for i in above.items if isinstance(i.context_expr, ast.Call)
+                    i.context_expr for i in ancestor.items if isinstance(i.context_expr, ast.Call)
                 ]
             names = (dotted_name(call.func).rpartition(".")[2] for call in calls)
-            if not _EXPECTING.isdisjoint(names):
+            if not _FAILURE_CONTEXTS.isdisjoint(names):
                 return True
-            above = self.parent(above)
+            ancestor = self.parent(ancestor)
         return False
 
-    def is_tested(self, node: ast.expr) -> bool:
-        """Whether its function asks of which type the value is: `isinstance(value, bytes)`."""
-        function, written = self.function(node), ast.unparse(node)
+    def has_type_test(self, node: ast.expr) -> bool:
+        """Whether the function tests the type of the value, as in `isinstance(value, bytes)`."""
+        function, text = self.function(node), ast.unparse(node)
         return any(
-            isinstance(one, ast.Call)
-            and isinstance(one.func, ast.Name)
-            and one.func.id in _ASKS_TYPE
-            and one.args
-            and ast.unparse(one.args[0]) == written
-            for one in (self._inside(function) if function else ())
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id in _TYPE_TESTS
+            and call.args
+            and ast.unparse(call.args[0]) == text
+            for call in (self._nodes_in(function) if function else ())
         )
 
-    def assigned(self, name: str, function: Function) -> tuple[ast.expr, ...] | None:
-        """Every value that a local name is given; None where it is bound in other ways, too."""
-        if function not in self._bound:
-            self._bound[function] = self._bindings(function)
-        return self._bound[function].get(name, ())
+    def assigned_values(self, name: str, function: Function) -> tuple[ast.expr, ...] | None:
+        """Return every value assigned to a local name; None if it is also bound in other ways."""
+        if function not in self._bindings_by_function:
+            self._bindings_by_function[function] = self._bindings(function)
+        return self._bindings_by_function[function].get(name, ())
 
     def _bindings(self, function: Function) -> dict[str, tuple[ast.expr, ...] | None]:
         values: dict[str, list[ast.expr]] = {}
-        others: set[str] = set()
-        for node in self._inside(function):
+        otherwise_bound: set[str] = set()
+        for node in self._nodes_in(function):
             if isinstance(node, ast.Name):
-                above = self.parent(node)
-                if isinstance(above, ast.Assign) and above.targets == [node]:
-                    values.setdefault(node.id, []).append(above.value)
+                parent = self.parent(node)
+                if isinstance(parent, ast.Assign) and parent.targets == [node]:
+                    values.setdefault(node.id, []).append(parent.value)
                 elif not isinstance(node.ctx, ast.Load):
-                    others.add(node.id)
+                    otherwise_bound.add(node.id)
             elif node is not function:
-                others.update(_bound_names(node))
+                otherwise_bound.update(_bound_names(node))
         return {
-            name: None if name in others else tuple(values.get(name, ()))
-            for name in others | set(values)
+            name: None if name in otherwise_bound else tuple(values.get(name, ()))
+            for name in otherwise_bound | set(values)
         }
 
-    def only_value(self, node: ast.expr) -> ast.expr:
-        """What a name stands for, where it is given one value; else the node itself."""
-        for _ in range(_DEEPEST):
+    def resolve_name(self, node: ast.expr) -> ast.expr:
+        """Return the value of a name that is assigned once; else the node itself."""
+        for _ in range(_MAX_STEPS):
             function = self.function(node)
             if not isinstance(node, ast.Name) or function is None:
                 return node
-            values = self.assigned(node.id, function)
+            values = self.assigned_values(node.id, function)
             if values is None or len(values) != 1 or values[0].lineno > node.lineno:
                 return node
             node = values[0]
         return node
 
     def element_type(self, node: ast.expr) -> str | None:
-        """The type of the elements of an array as numpy calls it; "str" for its own strings."""
-        picked = False
-        for _ in range(_DEEPEST):
-            node = self.only_value(node)
+        """Return numpy's name for the element type of an array; "str" for numpy strings."""
+        is_element = False
+        for _ in range(_MAX_STEPS):
+            node = self.resolve_name(node)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr not in _KEEPS_TYPE or self._is_numpy(node.func.value):
+                if node.func.attr not in _TYPE_PRESERVING or self._is_numpy(node.func.value):
                     result = self._type_of_call(node, node.func)
-                    # What is picked out of an array of objects may be anything.
-                    return None if picked and result == "object" else result
+                    # An element of an object array may have any type.
+                    return None if is_element and result == "object" else result
                 node = node.func.value
             elif isinstance(node, ast.Subscript):
-                node, picked = node.value, True
+                node, is_element = node.value, True
             elif isinstance(node, ast.Attribute) and node.attr == "T":
                 node = node.value
             else:
@@ -260,61 +289,63 @@ class Flow:
 
     def _type_of_call(self, call: ast.Call, callee: ast.Attribute) -> str | None:
         if callee.attr == "astype" and call.args:
-            return self._type(call.args[0])
-        return self._made_type(call, callee.attr) if self._is_numpy(callee.value) else None
+            return self._named_type(call.args[0])
+        return self._constructed_type(call, callee.attr) if self._is_numpy(callee.value) else None
 
     def _is_numpy(self, node: ast.expr) -> bool:
         return self.is_module(node, "numpy")
 
-    def _made_type(self, call: ast.Call, name: str) -> str | None:
-        place = _MAKES.get(name)
-        if place is None or any(isinstance(one, ast.Starred) for one in call.args):
+    def _constructed_type(self, call: ast.Call, name: str) -> str | None:
+        dtype_position = _DTYPE_POSITIONS.get(name)
+        if dtype_position is None or any(isinstance(node, ast.Starred) for node in call.args):
             return None
-        given = [one.value for one in call.keywords if one.arg == "dtype"] + call.args[place:]
-        if given:
-            return self._type(given[0])
-        if any(one.arg is None for one in call.keywords):
+        dtype_nodes = [node.value for node in call.keywords if node.arg == "dtype"] + call.args[
+            dtype_position:
+        ]
+        if dtype_nodes:
+            return self._named_type(dtype_nodes[0])
+        if any(node.arg is None for node in call.keywords):
             return None
         if name in ("array", "asarray") and call.args:
             return _type_of_literal(call.args[0])
         return None
 
-    def _type(self, node: ast.expr) -> str | None:
+    def _named_type(self, node: ast.expr) -> str | None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return _TYPES.get(node.value)
+            return _NUMPY_TYPES.get(node.value)
         if isinstance(node, ast.Attribute) and self._is_numpy(node.value):
-            return _TYPES.get(node.attr)
-        return _BUILT_IN.get(node.id) if isinstance(node, ast.Name) else None
+            return _NUMPY_TYPES.get(node.attr)
+        return _BUILT_IN_TYPES.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def _bound_names(node: ast.AST) -> Iterable[str]:
-    """The names that a node binds in a way other than by assignment to them."""
-    if isinstance(node, _OUTER):
+    """Return the names that a node binds other than by assignment."""
+    if isinstance(node, _OUTER_SCOPE):
         return node.names
     if isinstance(node, ast.arg):
         return (node.arg,)
     if isinstance(node, ast.alias):
         return (node.asname or node.name,)
-    if isinstance(node, _NAMED) and node.name:
+    if isinstance(node, _NAME_BINDING) and node.name:
         return (node.name,)
     return ()
 
 
-def _is_over(node: ast.expr, function: Function) -> bool:
-    """Whether a loop goes over the function's requests: `requests`, `enumerate(requests)`."""
+def _iterates_requests(node: ast.expr, function: Function) -> bool:
+    """Whether a loop iterates over the function's requests: `requests`, `enumerate(requests)`."""
     if isinstance(node, ast.Call) and dotted_name(node.func) == "enumerate" and node.args:
         node = node.args[0]
-    return isinstance(node, ast.Name) and node.id == requests_of(function)
+    return isinstance(node, ast.Name) and node.id == requests_parameter(function)
 
 
-def requests_of(function: Function) -> str | None:
-    """What `execute` calls its requests."""
+def requests_parameter(function: Function) -> str | None:
+    """Return the name of the second parameter: the requests of `execute`."""
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     return names[1] if len(names) > 1 else None
 
 
-def literal(node: ast.expr | None) -> object:
-    """What a literal stands for; None for anything else."""
+def literal_value(node: ast.expr | None) -> object:
+    """Return the value of a literal; None for anything else."""
     try:
         return cast("object", ast.literal_eval(node)) if node is not None else None
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -322,8 +353,8 @@ def literal(node: ast.expr | None) -> object:
 
 
 def _type_of_literal(node: ast.expr) -> str | None:
-    """What numpy makes of a list of constants."""
-    kinds = set(_kinds(node))
+    """Return the element type that numpy gives a list of constants."""
+    kinds = set(_constant_types(node))
     if len(kinds) != 1:
         return None
     return {str: "str", bytes: "bytes", float: "float64", int: "int64", bool: "bool"}.get(
@@ -331,10 +362,10 @@ def _type_of_literal(node: ast.expr) -> str | None:
     )
 
 
-def _kinds(node: ast.expr) -> Iterator[type]:
+def _constant_types(node: ast.expr) -> Iterator[type]:
     if isinstance(node, ast.List | ast.Tuple):
-        for one in node.elts:
-            yield from _kinds(one)
+        for element in node.elts:
+            yield from _constant_types(element)
     elif isinstance(node, ast.JoinedStr):
         yield str
     elif isinstance(node, ast.Constant):

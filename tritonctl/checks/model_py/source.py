@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model.py read as a syntax tree: what it would do, without running it."""
+"""Read a model.py as a syntax tree, without running it."""
 
 from __future__ import annotations
 
@@ -11,36 +11,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from tritonctl.checks.places import Source, Span
 from tritonctl.checks.small_file import UnreadableError, read_small
+from tritonctl.checks.source_span import SourceText, Span
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_KEPT = "_tritonctl_own_nodes"
+_NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_CACHE_ATTRIBUTE = "_tritonctl_own_nodes"
 
 
-class Call(NamedTuple):
-    """A call by its last name: `pb_utils.Tensor("A", x)` is "Tensor"; dotted: "pb_utils.Tensor".
+class PythonCall(NamedTuple):
+    """A call whose callee is a name or an attribute."""
 
-    Names bound by `from x import y` are dotted as written at the call.
-    """
-
-    name: str
-    dotted: str
+    name: str  # the last part: "Tensor" for `pb_utils.Tensor("A", x)`
+    dotted: str  # as written at the call: "pb_utils.Tensor"
     node: ast.Call
 
     def text(self, position: int, keyword: str | None = None) -> str | None:
-        """An argument that is a string as it stands; None where it is anything else, or absent."""
+        """Return an argument that is a string literal; None if it is anything else or missing."""
         node = self.argument(position, keyword)
         value = node.value if isinstance(node, ast.Constant) else None
         return value if isinstance(value, str) else None
 
     def argument(self, position: int, keyword: str | None = None) -> ast.expr | None:
-        """An argument by position, or by keyword; None where it is not given so."""
-        for given in self.node.keywords:
-            if keyword is not None and given.arg == keyword:
-                return given.value
+        """Return an argument by position or by keyword; None if the call does not pass it so."""
+        for keyword_node in self.node.keywords:
+            if keyword is not None and keyword_node.arg == keyword:
+                return keyword_node.value
         positional = self.node.args[: position + 1]
         if len(positional) <= position or any(isinstance(a, ast.Starred) for a in positional):
             return None
@@ -49,69 +46,69 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class PythonSource:
-    """A Python file. Without `tree`, `broken` says why it could not be read, `span` where."""
+    """A Python file."""
 
     path: Path
-    source: Source
-    tree: ast.Module | None = None
-    broken: str | None = None
-    span: Span | None = None
+    source: SourceText
+    tree: ast.Module | None = None  # None if the file could not be read or parsed
+    read_error: str | None = None  # the reason, without `tree`
+    error_span: Span | None = None  # of a syntax error
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Everything in it, in no particular order."""
+        """All nodes of the tree, in no particular order."""
         return tuple(ast.walk(self.tree)) if self.tree else ()
 
     @cached_property
-    def calls(self) -> tuple[Call, ...]:
-        """Every call whose callee is a name or an attribute, by line."""
-        calls = [call for node in self.nodes for call in _call(node)]
+    def calls(self) -> tuple[PythonCall, ...]:
+        """All calls whose callee is a name or an attribute, by line."""
+        calls = [call for node in self.nodes for call in _calls_in(node)]
         return tuple(sorted(calls, key=lambda call: (call.node.lineno, call.node.col_offset)))
 
-    def called(self, name: str) -> tuple[Call, ...]:
-        """The calls of that last name."""
+    def calls_named(self, name: str) -> tuple[PythonCall, ...]:
+        """Return the calls whose callee has that last name."""
         return tuple(call for call in self.calls if call.name == name)
 
     @cached_property
     def model_class(self) -> ast.ClassDef | None:
-        """The class that the backend makes its instances of."""
-        named = (
+        """The class that the backend instantiates."""
+        matches = (
             node
             for node in (self.tree.body if self.tree else ())
             if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel"
         )
-        return next(named, None)
+        return next(matches, None)
 
     def method(self, name: str) -> Function | None:
-        """A method written in the model class itself."""
+        """Return a method defined in the model class itself."""
         for node in self.model_class.body if self.model_class else ():
             if isinstance(node, Function) and node.name == name:
                 return node
         return None
 
-    def place(self, node: ast.expr | ast.stmt) -> Span:
-        """Where a node stands in `source.text`; columns of `ast` count bytes of UTF-8."""
+    def node_span(self, node: ast.expr | ast.stmt) -> Span:
+        """Return the span of a node in `source.text`; columns of `ast` count bytes of UTF-8."""
         start = self._offset(node.lineno, node.col_offset)
         end = self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
         return Span(start, end)
 
-    def at(self, node: ast.expr | ast.stmt) -> tuple[Span, Source]:
-        """The place of a node, with the text that it is a place in."""
-        return self.place(node), self.source
+    def node_location(self, node: ast.expr | ast.stmt) -> tuple[Span, SourceText]:
+        """Return the span of a node and the source it refers to."""
+        return self.node_span(node), self.source
 
     def _offset(self, line: int, column: int) -> int:
-        start = self.source.start(line)
-        before = self.source.line(line).encode("utf-8", "surrogateescape")[:column]
-        return start + len(before.decode("utf-8", "surrogateescape"))
+        start = self.source.line_start(line)
+        prefix = self.source.line(line).encode("utf-8", "surrogateescape")[:column]
+        return start + len(prefix.decode("utf-8", "surrogateescape"))
 
 
-def _call(node: ast.AST) -> Iterator[Call]:
+def _calls_in(node: ast.AST) -> Iterator[PythonCall]:
     if isinstance(node, ast.Call) and (dotted := dotted_name(node.func)):
-        yield Call(dotted.rpartition(".")[2], dotted, node)
+        yield PythonCall(dotted.rpartition(".")[2], dotted, node)
 
 
 def dotted_name(node: ast.expr) -> str:
-    """`a.b.c` as written; of `f().c` only "c"; "" for anything else."""
+    """Return `a.b.c` as written; only "c" for `f().c`; "" for anything else."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -121,46 +118,48 @@ def dotted_name(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def read_python(path: Path, shown: str, largest: int) -> PythonSource:
-    """Read a Python file of at most so many bytes; what stops it is in the result."""
-    empty = Source(shown, "")
+def read_python(path: Path, display_path: str, max_bytes: int) -> PythonSource:
+    """Read a Python file of limited size; an error is part of the result."""
+    empty = SourceText(display_path, "")
     try:
-        content = read_small(path, largest)
+        content = read_small(path, max_bytes)
     except UnreadableError as error:
-        return PythonSource(path, empty, broken=str(error))
-    # Lines end as Python reads them, so that `ast` and we count alike.
+        return PythonSource(path, empty, read_error=str(error))
+    # Normalise line ends as Python does, so that line numbers agree with those of `ast`.
     text = content.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
-    source = Source(shown, text)
+    source = SourceText(display_path, text)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of "\d" and the like: not ours to tell
+        with warnings.catch_warnings(action="ignore"):  # of "\d" and the like: not our concern
             return PythonSource(path, source, ast.parse(content))
     except SyntaxError as error:
-        return PythonSource(path, source, broken=error.msg, span=_where(source, error))
+        return PythonSource(
+            path, source, read_error=error.msg, error_span=_error_span(source, error)
+        )
     except (ValueError, RecursionError, MemoryError) as error:
-        return PythonSource(path, source, broken=str(error) or "it is nested too deep")
+        return PythonSource(path, source, read_error=str(error) or "it is nested too deep")
 
 
-def _where(source: Source, error: SyntaxError) -> Span:
+def _error_span(source: SourceText, error: SyntaxError) -> Span:
     line = min(max(error.lineno or 1, 1), source.text.count("\n") + 1)
-    end = source.start(line) + len(source.line(line))
-    start = min(source.start(line) + max((error.offset or 1) - 1, 0), end)
+    end = source.line_start(line) + len(source.line(line))
+    start = min(source.line_start(line) + max((error.offset or 1) - 1, 0), end)
     return Span(start, max(start + 1, end))
 
 
-def own_nodes(node: ast.AST) -> tuple[ast.AST, ...]:
-    """What runs in it: nothing of the functions and classes that are defined inside."""
-    # Kept on the node: rules ask for the same functions and loops again and again.
-    known: tuple[ast.AST, ...] | None = getattr(node, _KEPT, None)
-    if known is None:
-        known = tuple(_own_nodes(node))
-        setattr(node, _KEPT, known)
-    return known
+def scope_nodes(node: ast.AST) -> tuple[ast.AST, ...]:
+    """Return the nodes below a node, without the bodies of nested functions and classes."""
+    # Cached on the node: rules query the same functions and loops repeatedly.
+    cached_nodes: tuple[ast.AST, ...] | None = getattr(node, _CACHE_ATTRIBUTE, None)
+    if cached_nodes is None:
+        cached_nodes = tuple(_walk_scope(node))
+        setattr(node, _CACHE_ATTRIBUTE, cached_nodes)
+    return cached_nodes
 
 
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    waiting = list(ast.iter_child_nodes(node))
-    while waiting:
-        one = waiting.pop()
-        yield one
-        if not isinstance(one, _APART):
-            waiting += ast.iter_child_nodes(one)
+def _walk_scope(node: ast.AST) -> Iterator[ast.AST]:
+    stack = list(ast.iter_child_nodes(node))
+    while stack:
+        current = stack.pop()
+        yield current
+        if not isinstance(current, _NESTED_SCOPES):
+            stack += ast.iter_child_nodes(current)

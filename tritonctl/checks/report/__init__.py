@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as text, JSON, GitHub annotations or SARIF, and the rules as pages."""
+"""Render a report as text, JSON, GitHub annotations or SARIF, and the rules as pages."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds on a terminal: a live table of models and stages."""
+"""Show builds: a live table of models and stages, or log lines."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from tritonctl.host.progress import Progress, Step
+from tritonctl.cli.console.control_characters import visible
+from tritonctl.host.progress import Progress, ProgressStep
 
 _REFRESH_PER_SECOND = 4
-_LONGEST_LINE = 60
+_MAX_LINE_LENGTH = 60
 _MARKS = {"waits": "·", "runs": "[cyan]▶[/]", "done": "[green]✓[/]", "failed": "[red]✗[/]"}
 
 
 @dataclass
 class _Row:
-    """A stage of a model; times are the clock's, durations seconds."""
+    """A stage of a model."""
 
     state: str = "waits"
-    expected: float | None = None
-    started: float = 0.0
-    took: float | None = None
+    expected: float | None = None  # seconds of the last build
+    started: float = 0.0  # time by the table's clock
+    took: float | None = None  # seconds
     line: str = ""
 
     def elapsed(self, now: float) -> str:
-        """Seconds so far."""
+        """Return the elapsed seconds as text."""
         if self.took is not None:
             return f"{self.took:.1f} s"
         return f"{now - self.started:.0f} s" if self.state == "runs" else ""
 
-    def left(self, now: float) -> str:
-        """Seconds left if it takes as long as the last time."""
+    def remaining(self, now: float) -> str:
+        """Return the remaining seconds as text, if the stage takes as long as last time."""
         if self.expected is None or self.state not in ("waits", "runs"):
             return ""
         ran = now - self.started if self.state == "runs" else 0.0
@@ -44,7 +45,7 @@ class _Row:
 
 
 class BuildTable:
-    """A Board as a live table; `note` receives messages outside any step."""
+    """A Board as a live table; `note` prints messages above it."""
 
     def __init__(
         self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -54,7 +55,7 @@ class BuildTable:
         self._clock = clock
 
     def live(self, console: object) -> Live:
-        """The table on a rich console, redrawn while the context lasts."""
+        """Return a context that draws the table on a rich console."""
         return Live(
             get_renderable=self.table,
             console=console,  # type: ignore[arg-type]
@@ -81,15 +82,15 @@ class BuildTable:
                 row.state = "failed"
 
     def table(self) -> Table:
-        """The table now."""
+        """Return the current table."""
         now = self._clock()
         table = Table(box=None, pad_edge=False, expand=True)
         for column in ("", "model", "stage", "elapsed", "left"):
             table.add_column(column, no_wrap=True)
-        table.add_column("", no_wrap=True, ratio=1)  # it alone gives way on a narrow terminal
+        table.add_column("", no_wrap=True, ratio=1)  # only this column shrinks on a narrow terminal
         for (model, stage), row in self._rows.items():
-            line = escape(row.line[:_LONGEST_LINE])
-            times = (row.elapsed(now), row.left(now))
+            line = escape(visible(row.line[:_MAX_LINE_LENGTH]))
+            times = (row.elapsed(now), row.remaining(now))
             table.add_row(_MARKS[row.state], escape(model), stage, *times, f"[dim]{line}[/]")
         return table
 
@@ -100,7 +101,7 @@ class _RowProgress:
         self._note = note
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
+    def step(self, title: str) -> Iterator[ProgressStep]:
         """Show the step's title until the tool prints a line."""
         self._row.line = title
         yield self
@@ -115,17 +116,17 @@ class _RowProgress:
 
 
 class PlainBoard:
-    """A Board for logs: a line when a stage starts, and one when it ends."""
+    """A Board for logs: one line when a stage starts, one when it ends."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
 
     def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
-        """A log has no plan."""
+        """Ignore the plan: a log has only events."""
 
     @contextmanager
     def stage(self, model: str, stage: str) -> Iterator[Progress]:
-        """Both lines name model and stage: builds run in parallel."""
+        """Print model and stage in both lines, because builds run in parallel."""
         row = _Row(started=time.monotonic())
         self._note(f"▶ {model} {stage}")
         mark = "✗"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load test while it runs: a live table on a terminal, a line every few seconds otherwise."""
+"""Show a running load test: a live table on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINE_EVERY_SECONDS = 5.0
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "e2e": "end to end"}
 _BUSY_CPU, _LATE_MS = 0.8, 10.0
 _NONE = "·"
-_ENOUGH = 500
+_MIN_P99_SAMPLES = 500
 
 
 class LoadView:
@@ -27,28 +27,28 @@ class LoadView:
         self._figures: LiveFigures | None = None
 
     def live(self, console: object) -> Live:
-        """The view on a rich console, redrawn while the context lasts."""
+        """Return a context that draws the view on a rich console."""
         return Live(get_renderable=self.view, console=console, refresh_per_second=2)  # type: ignore[arg-type]
 
     def show(self, figures: LiveFigures) -> None:
-        """Keep the figures for the next redraw."""
+        """Store the figures for the next redraw."""
         self._figures = figures
 
     def view(self) -> Group:
-        """The view now."""
+        """Return the current view."""
         figures = self._figures
         title = Text(self._title, style="bold")
         if figures is None:
             return Group(title, Text("starting the load generator", style="dim"))
         title.append(f"  {_time(figures)}", style="dim")
-        return Group(title, _requests(figures), _times(figures), *_both_ends(figures))
+        return Group(title, _requests(figures), _times(figures), *_server_and_generator(figures))
 
 
 def _time(figures: LiveFigures) -> str:
-    if figures.seconds_left is None:
+    if figures.remaining_seconds is None:
         return f"{figures.seconds:.0f} s"
-    if figures.seconds_left > 0:
-        return f"{figures.seconds:.0f} s, {figures.seconds_left:.0f} s left"
+    if figures.remaining_seconds > 0:
+        return f"{figures.seconds:.0f} s, {figures.remaining_seconds:.0f} s left"
     return f"{figures.seconds:.0f} s, waiting for the last {figures.in_flight} answers"
 
 
@@ -59,6 +59,8 @@ def _requests(figures: LiveFigures) -> Text:
         f"sent {figures.sent}  done {figures.done}  "
     )
     text.append(f"failed {figures.failed}", style="red" if figures.failed else "")
+    if figures.empty:
+        text.append(f"  without tokens {figures.empty}", style="red")
     return text
 
 
@@ -80,12 +82,12 @@ def _cells(quantiles: Quantiles | None) -> tuple[str, str]:
 
 
 def _p99(quantiles: Quantiles) -> str:
-    """Marked `~` when few values make it hardly more than the largest."""
-    return f"{'' if quantiles.n >= _ENOUGH else '~'}{quantiles.p99_ms:.1f}"
+    """Format the P99; `~` marks one of so few values that it is close to the maximum."""
+    return f"{'' if quantiles.n >= _MIN_P99_SAMPLES else '~'}{quantiles.p99_ms:.1f}"
 
 
-def _both_ends(figures: LiveFigures) -> list[Text]:
-    """Server and load generator: which one is the limit?"""
+def _server_and_generator(figures: LiveFigures) -> list[Text]:
+    """Return the lines of server and load generator, to see which one is the limit."""
     cpu, lag = figures.generator_cpu, figures.lag_p99_ms
     generator = Text("generator  ")
     generator.append(
@@ -108,19 +110,19 @@ def _engine(engine: EngineFigures | None) -> list[str]:
         "waiting": _number(engine.waiting, ""),
         "active": _number(engine.active, ""),
     }
-    known = [f"{name} {value}" for name, value in parts.items() if value != _NONE]
-    return [f"{engine.model}  {'  '.join(known)}"] if known else []
+    available = [f"{name} {value}" for name, value in parts.items() if value != _NONE]
+    return [f"{engine.model}  {'  '.join(available)}"] if available else []
 
 
 def _number(value: float | None, unit: str) -> str:
     if value is None:
         return _NONE
-    whole = unit == "%" or float(value).is_integer()
-    return f"{value:.0f}{unit}" if whole else f"{value:.2f}{unit}"
+    is_integer = unit == "%" or float(value).is_integer()
+    return f"{value:.0f}{unit}" if is_integer else f"{value:.2f}{unit}"
 
 
 class LoadLines:
-    """A line every five seconds, for logs."""
+    """Prints a line every five seconds, for logs."""
 
     def __init__(self, title: str, note: Callable[[str], None]) -> None:
         self._note = note
@@ -128,7 +130,7 @@ class LoadLines:
         note(title)
 
     def show(self, figures: LiveFigures) -> None:
-        """Print a line when it is due."""
+        """Print a line if it is due."""
         if figures.seconds < self._due:
             return
         self._due = figures.seconds + _LINE_EVERY_SECONDS
@@ -140,5 +142,6 @@ class LoadLines:
         self._note(
             f"{_time(figures)} · {figures.offered_rps:.1f}/s offered, {figures.achieved_rps:.1f}/s "
             f"achieved · {figures.in_flight} in flight, {figures.failed} failed"
+            + (f", {figures.empty} without tokens" if figures.empty else "")
             + (f" · P50/P99 {', '.join(times)}" if times else "")
         )

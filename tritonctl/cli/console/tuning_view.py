@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tuning session on a terminal: the settings tried, the best ones, the load test in flight."""
+"""Show a tuning session: tested settings, the best ones, the running load test."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tritonctl.cli.console.loadtest_view import LoadView
-from tritonctl.host.progress import Step as ProgressStep
-from tritonctl.loadtest.run.live import LiveFigures, LoadBoard, Show
-from tritonctl.tuning.explaining import explained
-from tritonctl.tuning.outcome import Step
-from tritonctl.tuning.space import Space
-from tritonctl.tuning.trials import Asked, Settings, Trial, key_of
+from tritonctl.host.progress import ProgressStep
+from tritonctl.loadtest.run.live import LiveFigures, LoadBoard, ShowFigures
+from tritonctl.tuning.outcome import SearchStep
+from tritonctl.tuning.space import SearchSpace
+from tritonctl.tuning.step_explanation import explain_step
+from tritonctl.tuning.trials import Settings, TrialRequest, TuningTrial, settings_key
 
-_SHOWN = 8
+_MAX_OTHER_ROWS = 8
 _ANY_WIDTH = 10_000
 _STYLES = {"met": "green", "missed": "red", "refused": "red", "undecided": "yellow"}
 _COLUMNS = ("settings", "rate", "verdict", "over the SLO", "P99 ms", "met up to", "left")
@@ -33,19 +33,19 @@ _COLUMNS = ("settings", "rate", "verdict", "over the SLO", "P99 ms", "met up to"
 class _Candidate:
     """Settings and their last trial."""
 
-    words: str
+    description: str
     rate: float
-    left: float | None
-    trial: Trial | None = None
+    seconds_left: float | None
+    trial: TuningTrial | None = None
     met: float = 0.0
 
     def cells(self) -> list[str | Text]:
-        """A row of the table."""
+        """Return the cells of the table's row."""
         met = f"{self.met:.4g}/s" if self.met else ""
-        words, rate = Text(self.words), f"{self.rate:.4g}/s"
-        if self.left is not None or self.trial is None:
-            left = "" if self.left is None else f"{self.left:.0f} s"
-            return [words, rate, Text("runs", style="cyan"), "", "", met, left]
+        words, rate = Text(self.description), f"{self.rate:.4g}/s"
+        if self.seconds_left is not None or self.trial is None:
+            remaining = "" if self.seconds_left is None else f"{self.seconds_left:.0f} s"
+            return [words, rate, Text("runs", style="cyan"), "", "", met, remaining]
         word = "refused" if self.trial.figures.get("refused") else self.trial.verdict
         times = ", ".join(f"{name} {ms:.3g}" for name, ms in self.trial.p99_ms.items())
         verdict = Text(word, style=_STYLES[word])
@@ -53,14 +53,14 @@ class _Candidate:
 
 
 class TuneView:
-    """A Watcher and the board of its load tests; `note` prints above the table."""
+    """A BoardWatcher and the board of its load tests; `note` prints above the table."""
 
     def __init__(self, title: str, minutes: float, note: Callable[[str], None]) -> None:
         self._title = title
         self._minutes = minutes
         self.note = note
-        self._began = time.monotonic()
-        self._stage = self._why = ""
+        self._started_at = time.monotonic()
+        self._stage = self._explanation = ""
         self._rows: dict[str, _Candidate] = {}
         self._running: _Candidate | None = None
         self._best: str | None = None
@@ -69,45 +69,49 @@ class TuneView:
         self.board: LoadBoard = _Board(self)
 
     def live(self, console: object) -> Live:
-        """The view on a rich console, redrawn while the context lasts."""
+        """Return a context that draws the view on a rich console."""
         return Live(get_renderable=self.view, console=console, refresh_per_second=2)  # type: ignore[arg-type]
 
     def stage(self, text: str) -> None:
         """Show the current stage."""
         self._stage = text
 
-    def measuring(self, asked: Asked, space: Space) -> None:
-        """A trial begins: its settings become the last row."""
-        key = key_of(asked.settings)
+    def measuring(self, request: TrialRequest, space: SearchSpace) -> None:
+        """Start a trial: its settings become the last row."""
+        key = settings_key(request.settings)
         self._best = self._best or key
-        row = self._rows.pop(key, None) or _Candidate(_words(asked.settings, space), 0.0, None)
-        row.rate, row.left = asked.rate, asked.seconds
+        row = self._rows.pop(key, None) or _Candidate(
+            _describe_settings(request.settings, space), 0.0, None
+        )
+        row.rate, row.seconds_left = request.rate, request.seconds
         self._rows[key] = self._running = row
 
-    def trial(self, trial: Trial, stored: bool) -> None:  # noqa: ARG002 - Watcher
+    def trial(self, trial: TuningTrial, stored: bool) -> None:  # noqa: ARG002 - TuningWatcher
         """Show the trial's verdict."""
         self.trials += 1
         if self._running is not None:
-            self._running.trial, self._running.left = trial, None
+            self._running.trial, self._running.seconds_left = trial, None
             if trial.leans_met:
-                self._running.met = max(self._running.met, trial.asked.rate)
+                self._running.met = max(self._running.met, trial.request.rate)
         self._running = None
 
-    def step(self, step: Step, space: Space) -> None:
-        """Explain the step; the winner is the best so far."""
-        self._why = f"{_words(step.settings, space)}: {explained(step, space)}"
+    def step(self, step: SearchStep, space: SearchSpace) -> None:
+        """Explain the step and mark the best settings."""
+        self._explanation = (
+            f"{_describe_settings(step.settings, space)}: {explain_step(step, space)}"
+        )
         if step.won:
-            self._best = key_of(step.settings)
+            self._best = settings_key(step.settings)
 
     @contextmanager
-    def loading(self, title: str) -> Iterator[Show]:
+    def loading(self, title: str) -> Iterator[ShowFigures]:
         """Show the running load test below the table."""
         view = self._load = LoadView(title)
 
         def show(figures: LiveFigures) -> None:
             view.show(figures)
-            if self._running is not None and figures.seconds_left is not None:
-                self._running.left = figures.seconds_left
+            if self._running is not None and figures.remaining_seconds is not None:
+                self._running.seconds_left = figures.remaining_seconds
 
         try:
             yield show
@@ -115,39 +119,43 @@ class TuneView:
             self._load = None
 
     def view(self) -> Group:
-        """The view now."""
+        """Return the current view."""
         title = Text(self._title, style="bold")
         title.append(f"  {self._time()}", style="dim")
         parts: list[RenderableType] = [title, Text(self._stage, style="dim")]
         if self._rows:
-            parts += [_Candidates(self._shown(), self._hidden()), Text(self._why, style="dim")]
+            parts += [
+                _Candidates(self._displayed_rows(), self._hidden_count()),
+                Text(self._explanation, style="dim"),
+            ]
         if self._load is not None:
             parts += [Text(), self._load.view()]
         return Group(*parts)
 
     def _time(self) -> str:
-        spent = time.monotonic() - self._began
-        left = 60 * self._minutes - spent
-        if left > 0:
-            return f"{_clock(spent)}, {_clock(left)} of {self._minutes:g} minutes left"
-        return f"{_clock(spent)}, the {self._minutes:g} minutes are over: finishing"
+        spent = time.monotonic() - self._started_at
+        remaining = 60 * self._minutes - spent
+        if remaining > 0:
+            times = f"{_minutes_and_seconds(spent)}, {_minutes_and_seconds(remaining)}"
+            return f"{times} of {self._minutes:g} minutes left"
+        return f"{_minutes_and_seconds(spent)}, the {self._minutes:g} minutes are used: finishing"
 
-    def _others(self) -> list[str]:
+    def _other_keys(self) -> list[str]:
         return [key for key in self._rows if key != self._best]
 
-    def _hidden(self) -> int:
-        return max(0, len(self._others()) - _SHOWN)
+    def _hidden_count(self) -> int:
+        return max(0, len(self._other_keys()) - _MAX_OTHER_ROWS)
 
-    def _shown(self) -> Iterator[tuple[str, _Candidate]]:
-        """The best settings first, then the others, the latest at the end; each with its mark."""
-        for key in (self._best, *self._others()[-_SHOWN:]):
+    def _displayed_rows(self) -> Iterator[tuple[str, _Candidate]]:
+        """Yield mark and row of the best settings first, then of the latest others."""
+        for key in (self._best, *self._other_keys()[-_MAX_OTHER_ROWS:]):
             if key in self._rows:
                 row = self._rows[key]
                 yield "▶" if row is self._running else "★" if key == self._best else " ", row
 
 
 class _Candidates:
-    """A table where it fits; else two lines for each, so that no name of a setting is broken."""
+    """A table if it fits; else two lines per candidate, so that no setting's name is broken."""
 
     def __init__(self, rows: Iterable[tuple[str, _Candidate]], hidden: int) -> None:
         self._rows = list(rows)
@@ -165,17 +173,17 @@ class _Candidates:
             yield table
         else:
             for mark, row in self._rows:
-                settings, rate, verdict, *others = row.cells()
-                named = zip(_COLUMNS[3:], others, strict=True)
-                told = ", ".join(f"{name} {cell}" for name, cell in named if cell)
+                settings, rate, verdict, *figure_cells = row.cells()
+                labelled_cells = zip(_COLUMNS[3:], figure_cells, strict=True)
+                figures = ", ".join(f"{name} {cell}" for name, cell in labelled_cells if cell)
                 yield Text.assemble(f"{mark} ", settings)
-                yield Text.assemble(f"    {rate} ", verdict, f", {told}" if told else "")
+                yield Text.assemble(f"    {rate} ", verdict, f", {figures}" if figures else "")
         if self._hidden:
-            yield Text(f"  and {self._hidden} tried earlier", style="dim")
+            yield Text(f"  and {self._hidden} tested earlier", style="dim")
 
 
 class _Board:
-    """The board of a session's load tests: their steps are shown as the session's stage."""
+    """The board of a session's load tests, whose steps appear as the session's stage."""
 
     def __init__(self, view: TuneView) -> None:
         self._view = view
@@ -187,21 +195,21 @@ class _Board:
         yield self
 
     def update(self, text: str) -> None:
-        """A tool's own lines are not shown."""
+        """Ignore the output of tools."""
 
     def note(self, text: str) -> None:
         """Print above the table."""
         self._view.note(text)
 
-    def watch_load(self, title: str) -> AbstractContextManager[Show]:
+    def watch_load(self, title: str) -> AbstractContextManager[ShowFigures]:
         """Show the load test below the table."""
         return self._view.loading(title)
 
 
-def _words(settings: Settings, space: Space) -> str:
-    changed = [f"{name}={value}" for name, value in space.changed(settings).items()]
+def _describe_settings(settings: Settings, space: SearchSpace) -> str:
+    changed = [f"{name}={value}" for name, value in space.changed_settings(settings).items()]
     return ", ".join(changed) or "unchanged"
 
 
-def _clock(seconds: float) -> str:
+def _minutes_and_seconds(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two artefacts differ: in values, not in text. Absent is null; paths do not count."""
+"""Differences between two artefacts, value by value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.engines.artefacts.store import Stored
-from tritonctl.engines.build.given_files import field_at
+from tritonctl.engines.artefacts.store import StoredArtefact
+from tritonctl.engines.builds.option_files import field_at
 from tritonctl.host.units import human_bytes
+from tritonctl.store.differences import FieldDifference, compare_fields, compare_files, flatten
 
-# Sections of a manifest in the order of interest, by where each lies in it.
+# Sections of a manifest as dotted paths, the most interesting first.
 _SECTIONS = (
     *("builder", "task", "stage", "source"),
-    # As the builder resolved them: before the request, which then need not repeat them.
+    # Limits as the builder resolved them; the request then does not repeat them.
     *("result.limits", "request", "inputs"),
     *("result.model", "result.runtime", "result.tensors", "result.versions", "result.hardware"),
     *("result.evaluation", "result.proof"),
 )
-# Of the request: where things lay when it was built. A fingerprint knows no paths.
-_PLACES = (
+# Paths in the request. They do not enter the fingerprint.
+_PATH_FIELDS = (
     "request.checkpoint",
     "request.source",
     "request.evaluation.prompts",
@@ -29,94 +30,79 @@ _PLACES = (
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One field with its values; None: absent or null. `change` is right - left of numbers.
+class ArtefactDifference(FieldDifference):
+    """One field whose values differ between two manifests."""
 
-    `place` marks a path: the same files elsewhere make the same engine.
-    """
-
-    field: str
-    left: Any
-    right: Any
-    place: bool = False
+    is_path: bool = False  # a path: the same files elsewhere make the same engine
 
     @property
-    def change(self) -> float | None:
-        """How much more the right one has, for two numbers."""
-        values = (self.left, self.right)
-        if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
-            return None
-        return float(self.right - self.left)
+    def remark(self) -> str:
+        """The last column of a table."""
+        return "a path only" if self.is_path else super().remark
 
 
-def fields(stored: Stored) -> list[tuple[str, Any]]:
-    """A manifest as (dotted name, value) pairs: a file with its size, a tensor with its type.
+def manifest_fields(stored: StoredArtefact) -> list[tuple[str, Any]]:
+    """Return a manifest as (dotted name, value) pairs: files with sizes, tensors with types.
 
     Raises RepositoryError.
     """
-    return [line for name, value in _flat("", stored.manifest()) for line in _lines(name, value)]
+    return [
+        line
+        for name, value in flatten("", stored.manifest().model_dump(mode="json"))
+        for line in _split_list(name, value)
+    ]
 
 
-def _lines(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Of a list of files or of tensors each on its own."""
+def _split_list(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Split a list of files or tensors into one line per entry."""
     if name == "result.files":
         yield from ((f"{name}.{file['path']}", human_bytes(file["size"])) for file in value)
     elif name in ("result.tensors.inputs", "result.tensors.outputs"):
-        yield from ((f"{name}.{one['name']}", f"{one['data_type']} {one['dims']}") for one in value)
+        yield from (
+            (f"{name}.{tensor['name']}", f"{tensor['data_type']} {tensor['dims']}")
+            for tensor in value
+        )
     else:
         yield name, value
 
 
-def differences(left: Stored, right: Stored) -> list[Difference]:
-    """Fields of two manifests that differ; places last. Raises RepositoryError."""
-    records = (left.manifest(), right.manifest())
-    differences = [*_fields(*records), *_files(*records)]
-    return sorted(differences, key=lambda difference: difference.place)
+def compare_artefacts(first: StoredArtefact, second: StoredArtefact) -> list[ArtefactDifference]:
+    """Return the fields that differ between two manifests, paths last. Raises RepositoryError."""
+    records = [stored.manifest().model_dump(mode="json") for stored in (first, second)]
+    files = [{f"files.{file.path}": file for file in stored.files} for stored in (first, second)]
+    differences = [
+        *_section_differences(*records),
+        *(ArtefactDifference(*change) for change in compare_files(*files)),
+    ]
+    return sorted(differences, key=lambda difference: difference.is_path)
 
 
-def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
-    shown: set[str] = set()
+def _section_differences(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[ArtefactDifference]:
+    reported_fields: set[str] = set()
     for path in _SECTIONS:
         section = path.removeprefix("result.")
-        values = [dict(_flat(section, field_at(record, path))) for record in (left, right)]
-        for field in dict.fromkeys([*values[0], *values[1]]):
-            pair = [value.get(field) for value in values]
-            if pair[0] != pair[1] and field.removeprefix("request.") not in shown:
-                shown.add(field)
-                yield Difference(field, pair[0], pair[1], place=field in _PLACES)
+        for change in compare_fields(section, field_at(first, path), field_at(second, path)):
+            field = change[0]
+            if field.removeprefix("request.") not in reported_fields:
+                reported_fields.add(field)
+                yield ArtefactDifference(*change, is_path=field in _PATH_FIELDS)
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """`value` as (dotted name, scalar or list) pairs."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(f"{name}.{key}" if name else key, inner)
-    else:
-        yield name, value
-
-
-def _files(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
-    """Files by size; by hash where sizes are equal and contents are not."""
-    first, second = ({f["path"]: f for f in r["result"]["files"]} for r in (left, right))
-    for path in dict.fromkeys([*first, *second]):
-        one, other = first.get(path, {}), second.get(path, {})
-        for key in ("size", "sha256"):
-            if one.get(key) != other.get(key):
-                yield Difference(f"files.{path}.{key}", one.get(key), other.get(key))
-                break
-
-
-def explanation(left: Stored, right: Stored, differences: list[Difference]) -> str | None:
-    """What differs although no field says so, judged from the fingerprints."""
-    asked = ("builder", "task", "stage", "source", "limits.", "request.", "inputs.")
-    if any(d.field.startswith(asked) and not d.place for d in differences):
+def explain_hidden_difference(
+    first: StoredArtefact, second: StoredArtefact, differences: Sequence[ArtefactDifference]
+) -> str | None:
+    """Explain from the fingerprints why two artefacts differ although no setting does."""
+    requested_sections = ("builder", "task", "stage", "source", "limits.", "request.", "inputs.")
+    if any(d.field.startswith(requested_sections) and not d.is_path for d in differences):
         return None
-    manifests = (left.manifest(), right.manifest())
-    if manifests[0]["fingerprint"] == manifests[1]["fingerprint"]:
-        return "the same fingerprint: one engine, built twice" if differences else None
-    if all(manifest.get("inputs") for manifest in manifests):
-        return "asked for the same of the same files: the machines' architectures differ"
+    manifests = (first.manifest(), second.manifest())
+    if manifests[0].fingerprint == manifests[1].fingerprint:
+        return "the fingerprints are equal: one engine, built twice" if differences else None
+    if all(manifest.inputs for manifest in manifests):
+        return "requests and input files are equal: the machines' architectures differ"
     return (
-        "asked for the same: the checkpoint, the prompts or the builder's own files differ (a "
+        "the requests are equal: the checkpoint, the prompts or the builder's files differ (a "
         "manifest of that version holds only their common fingerprint)"
     )

@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of an artefact: where an engine came from and what it can do."""
+"""The manifest of an artefact: an engine's origin, request and properties."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from tritonctl.engines.build.contract import BuildRequest, BuildResult
-from tritonctl.engines.build.fingerprint import sha256
-from tritonctl.errors import BuildFailedError, RepositoryError
-from tritonctl.host.files import write_atomically
+from tritonctl.engines.builds.contract import BuildRequest, BuildResult
+from tritonctl.errors import BuildFailedError
 from tritonctl.project.base import Frozen
-from tritonctl.project.expected import reason
+from tritonctl.store import files
 
 MANIFEST = "manifest.json"
 
 
 class Manifest(Frozen):
-    """`manifest.json`, the last file written into an artefact: with it the artefact is whole."""
+    """`manifest.json`, the last file written into an artefact: it marks the artefact complete."""
 
     schema_: Literal["tritonctl.manifest/1"] = Field("tritonctl.manifest/1", alias="schema")
     tritonctl: str
@@ -29,37 +26,29 @@ class Manifest(Frozen):
     task: str
     python_backend: str
     stage: str | None = None
-    source: str | None = None  # fingerprint of the stage before
-    revision: str | None = None  # of the checkpoint: tritonctl.engines.build.revision
-    inputs: dict[str, str] = Field({})  # what was hashed, by name: as fingerprint.py does
+    source: str | None = None  # fingerprint of the previous stage
+    revision: str | None = None  # commit of the checkpoint: tritonctl.engines.builds.revision
+    inputs: dict[str, str] = Field({})  # hex digests of the inputs by name: fingerprint.py
     request: BuildRequest
     result: BuildResult
 
 
 def write_manifest(artefact: Path, manifest: Manifest) -> None:
-    """Write an artefact's manifest."""
-    record = manifest.model_dump(by_alias=True, mode="json")
-    write_atomically(artefact / MANIFEST, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    """Write an artefact's manifest atomically. Raises HostError when it cannot be written."""
+    files.write_manifest(artefact / MANIFEST, manifest)
 
 
 def read_manifest(artefact: Path) -> Manifest:
     """Read an artefact's manifest. Raises RepositoryError when it is missing or malformed."""
-    try:
-        return Manifest.model_validate_json((artefact / MANIFEST).read_bytes())
-    except (OSError, ValidationError) as error:
-        why = error.strerror if isinstance(error, OSError) else reason(error)
-        raise RepositoryError(
-            f"{artefact / MANIFEST} cannot be read: {why}",
-            remedy="make the engine again: `tritonctl build --force`",
-        ) from error
+    return files.read_manifest(
+        artefact / MANIFEST, Manifest, remedy="make the engine again: `tritonctl build --force`"
+    )
 
 
 def verify_files(artefact: Path, result: BuildResult, builder: str) -> None:
-    """Compare the staged files with what the builder reported. Raises BuildFailedError."""
+    """Compare the staged files with the builder's report. Raises BuildFailedError."""
     for file in result.files:
-        path = artefact / file.path
-        whole = path.is_file() and path.stat().st_size == file.size and sha256(path) == file.sha256
-        if not whole:
+        if file.find_deviation(artefact):
             raise BuildFailedError(
                 f"builder {builder} reported {file.path}, but the file is missing or different",
                 remedy="run the build again; if it happens twice, report it with build.log",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory and disk an engine takes: formulas over the headers of a checkpoint or graph."""
+"""Memory and disk estimates of engines: formulas over the headers of a checkpoint or graph."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint says of itself: `config.json` and the headers of its safetensors.
+"""Sizes and tensors of a checkpoint, from `config.json` and the headers of its safetensors.
 
-Nothing but headers is read, so that a plan costs milliseconds and works while the weights are
-still on their way. Whether they are whole is the builder's to check.
+Reading only headers takes milliseconds and works while the weights are still downloading. The
+builder checks whether they are complete.
 """
 
 from __future__ import annotations
@@ -11,51 +11,54 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from tritonctl.engines.estimates.pickled import read_pickled
 from tritonctl.errors import ConfigurationError
+from tritonctl.host import bundled
 from tritonctl.host.files import read_object
 
+# Builders read the same file.
+_CONFIG_SIZES = "builders/shared/buildlib/config_sizes.json"
+
 _LENGTH_BYTES = 8
-# The limit of the safetensors format itself.
-_LONGEST_HEADER = 100_000_000
+# The limit of the safetensors format.
+_MAX_HEADER_BYTES = 100_000_000
+_MAX_SIZE = 1 << 40  # of a dimension or a length in config.json
 _WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 SAFETENSORS = (_WEIGHTS, f"{_WEIGHTS}.index.json")
 _DOWNLOAD_AGAIN = "download the checkpoint again and let it finish"
 
 Kind = Literal["linear", "embedding", "head", "other"]
-# By the names that transformers gives to modules; a part of the dotted name must be equal.
+# Module names of transformers; one part of a tensor's dotted name must be equal.
 _EMBEDDINGS = {"embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions"}
 _EMBEDDINGS |= {"vocab_embedding", "position_embedding"}  # TensorRT-LLM's
 _HEADS = {"lm_head", "embed_out", "output_embeddings"}
-# Kept unquantised by every builder: a router decides, it does not compute.
+# No builder quantises routers.
 _ROUTERS = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight")
 _MATRIX, _STACK = 2, 3
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """A tensor of a checkpoint, as the header of its file describes it.
-
-    `role`: its kind, where something better than its name shows it.
-    """
+class CheckpointTensor:
+    """A tensor of a checkpoint, from the header of its file."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    stored: int  # bytes
-    role: Kind | None = None
+    stored_bytes: int
+    role: Kind | None = None  # overrides the kind derived from the name
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def kind(self) -> Kind:
-        """What part of a language model it is; `linear` is what quantisation is about."""
+        """The tensor's part in the model; quantisation applies to `linear`."""
         if self.role is not None:
             return self.role
         parts = set(self.name.split("."))
@@ -68,7 +71,7 @@ class Tensor:
 
     @property
     def rows(self) -> int:
-        """Output features; of a stack of experts, those of all."""
+        """Output features; for a stack of experts, of all experts together."""
         return math.prod(self.shape[:-1])
 
     @property
@@ -78,8 +81,8 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """The sizes in a `config.json` that memory depends on. Lengths are tokens."""
+class DecoderSizes:
+    """Sizes of a text-generation model that determine its memory. Lengths are tokens."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -89,41 +92,41 @@ class Architecture:
     head_dim: int
     vocab_size: int
     max_position_embeddings: int | None
-    # Multi-head latent attention (DeepSeek) keeps one compressed vector a token and layer.
+    # Multi-head latent attention (DeepSeek) keeps one compressed vector per token and layer.
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int = 0
 
 
-def read_tensors(folder: Path, *, allow_pickle: bool = False) -> list[Tensor]:
-    """Every tensor of a checkpoint folder. Raises ConfigurationError.
+def read_tensors(folder: Path, *, allow_pickle: bool = False) -> list[CheckpointTensor]:
+    """Return every tensor of a checkpoint folder. Raises ConfigurationError.
 
-    allow_pickle: without safetensors, of PyTorch files.
+    `allow_pickle` permits PyTorch files where there are no safetensors.
     """
-    if files := _files(folder, _WEIGHTS):
-        return [tensor for file in files for tensor in _header(file)]
-    if allow_pickle and (files := _files(folder, _PICKLE)):
-        described = [item for file in files for item in read_pickled(file).items()]
-        return [Tensor(name, *rest) for name, rest in described]
+    if files := _checkpoint_files(folder, _WEIGHTS):
+        return [tensor for file in files for tensor in _read_header(file)]
+    if allow_pickle and (files := _checkpoint_files(folder, _PICKLE)):
+        entries = [item for file in files for item in read_pickled(file).items()]
+        return [CheckpointTensor(name, *header) for name, header in entries]
     raise ConfigurationError(
         f"{folder} has no model.safetensors and no model.safetensors.index.json",
-        remedy="plans are made from safetensors: save the model as such, or correct `checkpoint:`",
+        remedy="plans need safetensors: save the model in this format, or correct `checkpoint:`",
     )
 
 
-def read_ranks(folder: Path, count: int) -> list[list[Tensor]]:
-    """The tensors of each rank of a TensorRT-LLM checkpoint. Raises ConfigurationError."""
+def read_ranks(folder: Path, count: int) -> list[list[CheckpointTensor]]:
+    """Return the tensors of each rank of a TensorRT-LLM checkpoint. Raises ConfigurationError."""
     files = [folder / f"rank{rank}.safetensors" for rank in range(count)]
-    return [[_as_in_trtllm(tensor) for tensor in _header(file)] for file in files]
+    return [[_fix_trtllm_role(tensor) for tensor in _read_header(file)] for file in files]
 
 
-def _as_in_trtllm(tensor: Tensor) -> Tensor:
-    # Its router is `mlp.router`; what transformers calls so is a half of a gated MLP there.
-    gate = tensor.name.endswith("mlp.gate.weight")
-    return replace(tensor, role="linear") if gate else tensor
+def _fix_trtllm_role(tensor: CheckpointTensor) -> CheckpointTensor:
+    # TensorRT-LLM's router is `mlp.router`; its `mlp.gate` is one half of a gated MLP.
+    is_gate = tensor.name.endswith("mlp.gate.weight")
+    return replace(tensor, role="linear") if is_gate else tensor
 
 
-def _files(folder: Path, name: str) -> list[Path]:
-    """Those that the index of that file lists, or the file alone; [] without either."""
+def _checkpoint_files(folder: Path, name: str) -> list[Path]:
+    """Return the files in the index of that file, or the file alone; [] without either."""
     index = folder / f"{name}.index.json"
     if not index.is_file():
         return [folder / name] if (folder / name).is_file() else []
@@ -133,82 +136,119 @@ def _files(folder: Path, name: str) -> list[Path]:
     return [folder / name for name in sorted(set(names.values()))]
 
 
-def _header(file: Path) -> Iterator[Tensor]:
-    """The format (https://github.com/huggingface/safetensors#format): 8 bytes little-endian length,
-    so many bytes of JSON, then the data, which is not read.
+def _read_header(file: Path) -> Iterator[CheckpointTensor]:
+    """Yield the tensors in a safetensors header.
+
+    Format (https://github.com/huggingface/safetensors#format): an 8-byte little-endian length,
+    that many bytes of JSON, then the data, which is not read. Raises ConfigurationError.
     """
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-            text = stream.read(length) if length <= _LONGEST_HEADER else b""
+            text = stream.read(length) if length <= _MAX_HEADER_BYTES else b""
         for name, entry in json.loads(text).items():
             if name != "__metadata__":
                 start, end = entry["data_offsets"]
-                yield Tensor(name, entry["dtype"], tuple(entry["shape"]), end - start)
+                yield CheckpointTensor(name, entry["dtype"], tuple(entry["shape"]), end - start)
     except FileNotFoundError as error:
         raise ConfigurationError(
-            f"{file} is missing, the checkpoint is said to have it", remedy=_DOWNLOAD_AGAIN
+            f"{file} is missing, although the checkpoint lists it", remedy=_DOWNLOAD_AGAIN
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
             f"{file}: its safetensors header cannot be read ({type(error).__name__}: {error})",
             remedy=_DOWNLOAD_AGAIN,
         ) from error
 
 
-def read_architecture(folder: Path) -> Architecture:
-    """The sizes of a text-generation model. Raises ConfigurationError naming a missing one."""
-    whole = json_object(folder / "config.json")
-    nested = whole.get("text_config")
-    sizes = Sizes(folder / "config.json", nested if isinstance(nested, dict) else whole)
-    hidden = sizes.need("hidden_size", "n_embd", "d_model")
-    heads = sizes.need("num_attention_heads", "n_head")
-    alone = 1 if sizes.config.get("multi_query") else heads
-    return Architecture(
-        num_hidden_layers=sizes.need("num_hidden_layers", "n_layer"),
+def read_decoder_sizes(folder: Path) -> DecoderSizes:
+    """Read the sizes of a text-generation model. Raises ConfigurationError naming a missing one."""
+    config = json_object(folder / "config.json")
+    text_config = config.get("text_config")
+    sizes = ConfigReader(
+        folder / "config.json", text_config if isinstance(text_config, dict) else config
+    )
+    hidden = sizes.require("hidden_size")
+    heads = sizes.require("num_attention_heads")
+    default_kv_heads = 1 if sizes.config.get("multi_query") else heads
+    return DecoderSizes(
+        num_hidden_layers=sizes.require("num_hidden_layers"),
         hidden_size=hidden,
-        intermediate_size=_working_width(sizes, hidden),
+        intermediate_size=_active_mlp_width(sizes, hidden),
         num_attention_heads=heads,
-        num_key_value_heads=sizes.get("num_key_value_heads") or alone,
-        head_dim=sizes.get("head_dim", "head_size") or hidden // heads,
-        vocab_size=sizes.need("vocab_size"),
-        max_position_embeddings=sizes.get("max_position_embeddings", "n_positions"),
+        num_key_value_heads=sizes.get("num_key_value_heads") or default_kv_heads,
+        head_dim=sizes.get("head_dim") or hidden // heads,
+        vocab_size=sizes.require("vocab_size"),
+        max_position_embeddings=sizes.get("max_position_embeddings"),
         kv_lora_rank=sizes.get("kv_lora_rank"),
         qk_rope_head_dim=sizes.get("qk_rope_head_dim") or 0,
     )
 
 
-def _working_width(sizes: Sizes, hidden: int) -> int:
-    """Features that one token passes through in an MLP: of a mixture, those of its experts."""
+def _active_mlp_width(sizes: ConfigReader, hidden: int) -> int:
+    """Return the MLP features that process one token; for a mixture, of its active experts."""
     experts = sizes.get("num_experts_per_tok")
-    dense = sizes.get("intermediate_size", "n_inner", "ffn_hidden_size") or 4 * hidden
+    dense = sizes.get("intermediate_size") or 4 * hidden
     if experts is None:
         return dense
     return experts * (sizes.get("moe_intermediate_size") or dense)
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Reads whole numbers from a config that has them under one of several names."""
+class ConfigReader:
+    """Reads integers of a config.json; config_sizes.json lists the keys of each."""
 
     file: Path
     config: dict[str, Any]
 
-    def get(self, *names: str) -> int | None:
-        """The first that is there."""
-        return next((v for v in map(self.config.get, names) if isinstance(v, int)), None)
+    def get(self, name: str) -> int | None:
+        """Return the first integer among the keys of `name`, or None.
 
-    def need(self, *names: str) -> int:
-        """The same; one must be. Raises ConfigurationError."""
-        value = self.get(*names)
+        Raises ConfigurationError for one that is no size.
+        """
+        for key in _config_keys(name):
+            value = self.config.get(key)
+            if isinstance(value, int) and not isinstance(value, bool):
+                self._require_range(key, value, 0)
+                return value
+        return None
+
+    def require(self, name: str) -> int:
+        """Return the first integer among the keys. Raises ConfigurationError without one."""
+        value = self.get(name)
         if value is None:
             raise ConfigurationError(
-                f"{self.file} has no {' or '.join(names)}",
-                remedy="plans are made from a model's sizes; take its whole config.json",
+                f"{self.file} has no {' or '.join(_config_keys(name))}",
+                remedy="plans need the model's sizes: use its complete config.json",
             )
+        self._require_range(name, value, 1)
         return value
+
+    def _require_range(self, name: str, value: int, minimum: int) -> None:
+        if not minimum <= value <= _MAX_SIZE:
+            raise ConfigurationError(
+                f"{self.file}: {name} is {value:.6g}, and no model has such a size",
+                remedy=_DOWNLOAD_AGAIN,
+            )
+
+
+def _config_keys(name: str) -> list[str]:
+    """Return the keys under which config.json has a size, in order."""
+    keys: list[str] = _config_sizes()["keys"].get(name, [name])
+    return keys
+
+
+def offset_positions() -> tuple[str, ...]:
+    """Return the starts of classes that number positions from the padding id on."""
+    return tuple(_config_sizes()["offset_positions"])
+
+
+@cache
+def _config_sizes() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(bundled.text(_CONFIG_SIZES))
+    return table
 
 
 def json_object(file: Path) -> dict[str, Any]:
-    """A file of a checkpoint that holds one. Raises ConfigurationError."""
+    """Read a JSON object from a checkpoint's file. Raises ConfigurationError."""
     return read_object(file, remedy=_DOWNLOAD_AGAIN)

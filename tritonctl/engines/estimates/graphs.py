@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a graph without a KV cache takes: encoders, classifiers, any ONNX file.
+"""Memory estimates of graphs without a KV cache: encoders, classifiers, any ONNX file.
 
 All results are bytes, sequences or elements of a variable dimension ("tokens").
 """
@@ -10,21 +10,21 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tritonctl.engines.estimates.checkpoints import Tensor
-from tritonctl.engines.estimates.decoders import Weights, tensor_bytes
-from tritonctl.engines.estimates.encoders import Encoder
+from tritonctl.engines.estimates.checkpoints import CheckpointTensor
+from tritonctl.engines.estimates.decoders import WeightBytes, tensor_bytes
+from tritonctl.engines.estimates.encoders import ExportedEncoder
 from tritonctl.engines.estimates.onnx_weights import WIDTHS, OnnxWeights
 from tritonctl.engines.estimates.table import BuilderFigures, Storage
 from tritonctl.formats.graph_file import GraphTensor
 
 _BITS = 8
 _FP32_BYTES = 4
-# The input of a step and its output live together.
+# An operator's input and output exist at the same time.
 _ALIVE = 2
 
 
 @dataclass(frozen=True)
-class Work:
+class ActivationDemand:
     """Bytes of activations: a batch of `b` sequences of `n` tokens takes
     b * (per_sequence + n * per_token + n^2 * per_pair).
     """
@@ -33,64 +33,77 @@ class Work:
     per_token: float
     per_pair: float
 
-    def of_one(self, length: int) -> float:
-        """Of a sequence of `length` tokens."""
+    def sequence_bytes(self, length: int) -> float:
+        """Return the bytes for one sequence of `length` tokens."""
         return self.per_sequence + length * self.per_token + length**2 * self.per_pair
 
-    def times(self, factor: float) -> Work:
-        """This many times as much."""
-        return Work(self.per_sequence * factor, self.per_token * factor, self.per_pair * factor)
+    def scaled(self, factor: float) -> ActivationDemand:
+        """Return the demand multiplied by a factor."""
+        return ActivationDemand(
+            self.per_sequence * factor, self.per_token * factor, self.per_pair * factor
+        )
 
-    def longest(self, left: float) -> int:
-        """The tokens of one sequence that `left` bytes suffice for: the root of of_one(n) = left.
+    def max_length(self, available_bytes: float) -> int:
+        """Return the tokens of one sequence for which `available_bytes` suffice.
 
-        Raises ZeroDivisionError where nothing depends on the length.
+        Raises ZeroDivisionError if the demand does not depend on the length.
         """
-        left -= self.per_sequence
-        if left <= 0:
+        available_bytes -= self.per_sequence
+        if available_bytes <= 0:
             return 0
         if not self.per_pair:
-            return math.floor(left / self.per_token)
-        root = math.sqrt(self.per_token**2 + 4 * self.per_pair * left)
+            return math.floor(available_bytes / self.per_token)
+        root = math.sqrt(self.per_token**2 + 4 * self.per_pair * available_bytes)
         return math.floor((root - self.per_token) / (2 * self.per_pair))
 
 
-def encoder_work(encoder: Encoder, bits: float) -> Work:
-    """Activations of one layer, the widest point, and the answer.
+def encoder_activations(encoder: ExportedEncoder, bits: float) -> ActivationDemand:
+    """Return the activations of one layer at its widest point, plus the outputs.
 
     Per token: bits / 8 * (2 * hidden (residual and normed input) + the wider of 4 * hidden (query,
-    key, value, attention's output) and 2 * intermediate), and what the graph answers in FP32. Per
-    pair of tokens: 2 * heads * bits / 8, the scores of attention and their softmax.
+    key, value, attention's output) and 2 * intermediate), plus the outputs in FP32. Per pair of
+    tokens: 2 * heads * bits / 8 for the attention scores and their softmax.
     """
     hidden = encoder.hidden_size
     widest = max(4 * hidden, 2 * encoder.intermediate_size)
-    return Work(
+    return ActivationDemand(
         per_sequence=0,
         per_token=(2 * hidden + widest) * bits / _BITS + encoder.outputs_per_token * _FP32_BYTES,
         per_pair=2 * encoder.num_attention_heads * bits / _BITS,
     )
 
 
-def onnx_work(model: OnnxWeights, sizes: dict[str, int], bits: float) -> Work:
-    """Activations of an ONNX graph: twice the widest tensor whose shape is in the file.
+def onnx_activations(model: OnnxWeights, sizes: dict[str, int], bits: float) -> ActivationDemand:
+    """Return the activations of an ONNX graph: twice the widest tensor whose shape is in the file.
 
-    For files with the shapes of inputs and outputs only: rows + columns of the widest matrix,
-    for each token. Inputs and outputs come on top. Tensors with one variable dimension behind the
-    batch count per token, with more per pair of tokens; `sizes` fixes such dimensions by name.
+    For files that only have the shapes of inputs and outputs: rows + columns of the widest matrix
+    per token. Inputs and outputs are added. Tensors with one variable dimension after the batch
+    count per token, with more per pair of tokens; `sizes` fixes such dimensions by name.
     """
-    flowing = [_value(value, sizes, bits) for value in model.values]
-    border = [_value(value, sizes, bits) for value in (*model.inputs, *model.outputs)]
-    varies = any(value[1] or value[2] for value in border)
+    intermediate = [_value_bytes(value, sizes, bits) for value in model.values]
+    inputs_and_outputs = [
+        _value_bytes(value, sizes, bits) for value in (*model.inputs, *model.outputs)
+    ]
+    varies = any(value[1] or value[2] for value in inputs_and_outputs)
     layers = [t for t in model.tensors if t.kind in ("linear", "head")]
     matrix = max((t.rows + t.columns for t in layers), default=0) * bits / _BITS
-    widest = [_ALIVE * max((value[at] for value in flowing), default=0) for at in range(3)]
-    by_matrix = 1 if varies else 0
-    widest[by_matrix] = max(widest[by_matrix], matrix)
-    return Work(*(wide + sum(value[at] for value in border) for at, wide in enumerate(widest)))
+    widest = [
+        _ALIVE * max((value[degree] for value in intermediate), default=0) for degree in range(3)
+    ]
+    matrix_degree = 1 if varies else 0
+    widest[matrix_degree] = max(widest[matrix_degree], matrix)
+    return ActivationDemand(
+        *(
+            wide + sum(value[degree] for value in inputs_and_outputs)
+            for degree, wide in enumerate(widest)
+        )
+    )
 
 
-def _value(value: GraphTensor, sizes: dict[str, int], bits: float) -> tuple[float, float, float]:
-    """Bytes of a tensor per sequence, per token, per pair of tokens: one of the three."""
+def _value_bytes(
+    value: GraphTensor, sizes: dict[str, int], bits: float
+) -> tuple[float, float, float]:
+    """Return a tensor's bytes per sequence, token or pair of tokens; two of them are 0."""
     width = bits / _BITS if value.kind in ("float", "float16") else WIDTHS.get(value.kind, 0)
     dims = [sizes.get(d, d) if isinstance(d, str) else d for d in (value.shape or ())[1:]]
     fixed = math.prod(d for d in dims if isinstance(d, int)) * width
@@ -101,46 +114,52 @@ def _value(value: GraphTensor, sizes: dict[str, int], bits: float) -> tuple[floa
 
 
 def graph_weights(
-    tensors: Iterable[Tensor], fixed: Iterable[Tensor], storage: Storage, *, widens: bool
-) -> Weights:
-    """The weights of a graph, stored as `storage` says; `fixed` stay as they are.
+    tensors: Iterable[CheckpointTensor],
+    fixed: Iterable[CheckpointTensor],
+    storage: Storage,
+    *,
+    may_widen: bool,
+) -> WeightBytes:
+    """Return the bytes of a graph's weights in `storage`; `fixed` tensors keep their type.
 
-    `widens`: what is narrower than `storage` is stored wider. An exported checkpoint is, a given
-    ONNX file keeps its types.
+    With `may_widen`, tensors narrower than `storage` are widened: an export of a checkpoint does
+    so, an existing ONNX file keeps its types.
     """
     bytes_of = dict.fromkeys(("linear", "embedding", "head", "other"), 0.0)
     parameters = 0
     for tensor in tensors:
         parameters += tensor.elements
         size = tensor_bytes(tensor, storage)
-        bytes_of[tensor.kind] += size if widens else min(size, tensor.stored)
-    bytes_of["other"] += sum(tensor.stored for tensor in fixed)
-    return Weights(parameters, **{kind: round(size) for kind, size in bytes_of.items()})
+        bytes_of[tensor.kind] += size if may_widen else min(size, tensor.stored_bytes)
+    bytes_of["other"] += sum(tensor.stored_bytes for tensor in fixed)
+    return WeightBytes(parameters, **{kind: round(size) for kind, size in bytes_of.items()})
 
 
 @dataclass(frozen=True)
 class GraphRoom:
-    """Memory of a device, and what an engine takes of it in any case."""
+    """Memory of a device and a graph's demand."""
 
-    usable: float
-    fixed: float
-    work: Work
+    usable: float  # bytes
+    fixed: float  # bytes in use before the first request
+    activations: ActivationDemand
 
-    def needed(self, batch: int, length: int) -> float:
-        """Bytes for a batch."""
-        return self.fixed + batch * self.work.of_one(length)
+    def required_bytes(self, batch: int, length: int) -> float:
+        """Return the bytes for a batch of sequences of `length` tokens."""
+        return self.fixed + batch * self.activations.sequence_bytes(length)
 
     def largest_batch(self, length: int) -> int:
-        """Sequences of `length` tokens that fit."""
-        each = self.work.of_one(length)
+        """Return how many sequences of `length` tokens fit."""
+        each = self.activations.sequence_bytes(length)
         return max(0, math.floor((self.usable - self.fixed) / each)) if each else 0
 
-    def longest(self, batch: int) -> int:
-        """Tokens that each of `batch` sequences may have."""
-        return self.work.longest((self.usable - self.fixed) / batch)
+    def max_length(self, batch: int) -> int:
+        """Return the tokens that each of `batch` sequences may have."""
+        return self.activations.max_length((self.usable - self.fixed) / batch)
 
 
-def resident(figures: BuilderFigures, storage: Storage, weights: Weights, workspace: int) -> float:
-    """Bytes that are taken before the first request: weights as often as they lie there."""
+def resident_bytes(
+    figures: BuilderFigures, storage: Storage, weights: WeightBytes, workspace: int
+) -> float:
+    """Return the bytes in use before the first request: weights per copy, libraries, workspace."""
     copies = figures.host_copies if storage.copies is None else storage.copies
     return weights.total * copies + figures.host_bytes + workspace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the weights in the tensors of a quantised checkpoint, from their headers.
+"""Counts the weights of a quantised checkpoint from the headers of its tensors.
 
-The formats, with where they are defined:
+The formats and their definitions:
 
 - AWQ (AutoAWQ, `awq/modules/linear/gemm.py`): `qweight` I32 [in, out * bits / 32], `qzeros` I32
   [in / group, out * bits / 32], `scales` F16 [in / group, out].
@@ -29,8 +29,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tritonctl.engines.estimates.checkpoints import Tensor
-from tritonctl.engines.estimates.decoders import Weights
+from tritonctl.engines.estimates.checkpoints import CheckpointTensor
+from tritonctl.engines.estimates.decoders import WeightBytes
 from tritonctl.engines.estimates.quantisation import MODELOPT, TENSORRT_LLM, Quantisation
 
 _WIDTHS = {"I8": 8, "U8": 8, "I16": 16, "I32": 32, "I64": 64, "F16": 16, "BF16": 16, "F32": 32}
@@ -39,10 +39,10 @@ _FOUR_BITS = 4
 _MATRIX = 2
 _BY_QWEIGHT = {"awq", "gptq", "auto-round"}
 _MODELOPT = {MODELOPT, "modelopt_fp4", "modelopt_mixed", TENSORRT_LLM}
-_KNOWN = _BY_QWEIGHT | _MODELOPT
-_KNOWN |= {"fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "mxfp4"}
-# What stands beside the weights; alone or behind the name of a fused layer's part.
-_BESIDE = (
+_SUPPORTED_METHODS = _BY_QWEIGHT | _MODELOPT
+_SUPPORTED_METHODS |= {"fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "mxfp4"}
+# Tensors that accompany weights; the name may follow the name of a fused layer's part.
+_SCALE_NAMES = (
     *("scales", "qzeros", "g_idx", "SCB", "weight_format", "weight_shape", "zero_point"),
     *("weight_scale", "weight_scale_inv", "weight_scale_2", "input_scale", "output_scale"),
     *("pre_quant_scale", "k_scale", "v_scale", "q_scale", "kv_scale", "global_scale"),
@@ -53,42 +53,44 @@ _BUFFERS = ("bias", "position_ids")
 _ROW_PARALLEL = (".dense.bias", ".proj.bias")
 
 
-def stored_weights(ranks: Sequence[Sequence[Tensor]], quantisation: Quantisation) -> Weights:
-    """The weights as they lie in the files of each rank (one, if nothing is divided).
+def stored_weights(
+    ranks: Sequence[Sequence[CheckpointTensor]], quantisation: Quantisation
+) -> WeightBytes:
+    """Return the weights in the files of each rank (one, if the checkpoint is not split).
 
-    The parameters are None where the format is not known. Of a divided checkpoint they are counted
-    once; padding of the vocabulary, and heads of keys and values that ranks share, as stored.
+    The parameters are None for an unknown format. Tensors that ranks repeat count once; padding of
+    the vocabulary and shared heads of keys and values count as stored.
     """
     bytes_of = dict.fromkeys(("linear", "embedding", "head", "other"), 0)
     counts: list[int | None] = []
     for rank, tensors in enumerate(ranks):
-        named = {tensor.name: tensor for tensor in tensors}
+        by_name = {tensor.name: tensor for tensor in tensors}
         for tensor in tensors:
-            bytes_of[_kind(tensor)] += tensor.stored
-            if not _repeated(tensor, rank, quantisation):
-                counts.append(_parameters(tensor, named, quantisation))
-    known = [count for count in counts if count is not None]
-    fullest = max(sum(tensor.stored for tensor in tensors) for tensors in ranks)
-    return Weights(
-        sum(known) if len(known) == len(counts) else None,
+            bytes_of[_kind(tensor)] += tensor.stored_bytes
+            if not _is_repeated(tensor, rank, quantisation):
+                counts.append(_parameters(tensor, by_name, quantisation))
+    known_counts = [count for count in counts if count is not None]
+    fullest = max(sum(tensor.stored_bytes for tensor in tensors) for tensors in ranks)
+    return WeightBytes(
+        sum(known_counts) if len(known_counts) == len(counts) else None,
         **bytes_of,
-        fullest=fullest if quantisation.split else None,
+        fullest_device=fullest if quantisation.split else None,
     )
 
 
-def _kind(tensor: Tensor) -> str:
-    """Scales are divided among devices as what they belong to is."""
-    packed = _is_beside(tensor) or (tensor.dtype in _INTEGERS and len(tensor.shape) >= _MATRIX)
+def _kind(tensor: CheckpointTensor) -> str:
+    """Return a tensor's kind; scales have the kind of their weights."""
+    packed = _is_scale(tensor) or (tensor.dtype in _INTEGERS and len(tensor.shape) >= _MATRIX)
     return replace(tensor, role="linear").kind if packed and tensor.kind == "other" else tensor.kind
 
 
-def _is_beside(tensor: Tensor) -> bool:
+def _is_scale(tensor: CheckpointTensor) -> bool:
     leaf = tensor.name.rpartition(".")[2]
-    return any(leaf == name or leaf.endswith(f"_{name}") for name in _BESIDE)
+    return any(leaf == name or leaf.endswith(f"_{name}") for name in _SCALE_NAMES)
 
 
-def _repeated(tensor: Tensor, rank: int, quantisation: Quantisation) -> bool:
-    """Whether another rank of the same layers has the same numbers."""
+def _is_repeated(tensor: CheckpointTensor, rank: int, quantisation: Quantisation) -> bool:
+    """Whether another rank of the same layers stores the same tensor."""
     tp_size = (quantisation.split or (1, 1))[0]
     if rank % tp_size == 0:
         return False
@@ -100,14 +102,14 @@ def _repeated(tensor: Tensor, rank: int, quantisation: Quantisation) -> bool:
 
 
 def _parameters(
-    tensor: Tensor, named: Mapping[str, Tensor], quantisation: Quantisation
+    tensor: CheckpointTensor, by_name: Mapping[str, CheckpointTensor], quantisation: Quantisation
 ) -> int | None:
-    """Weights in a tensor; None: unknown."""
-    if quantisation.method not in _KNOWN or _is_sparse(quantisation.record):
+    """Return the number of weights in a tensor; None: unknown."""
+    if quantisation.method not in _SUPPORTED_METHODS or _is_sparse(quantisation.record):
         return None
-    if _is_beside(tensor):
+    if _is_scale(tensor):
         return 0
-    bits = _bits(tensor, named, quantisation)
+    bits = _bits(tensor, by_name, quantisation)
     if bits is not None:
         return round(tensor.elements * _WIDTHS[tensor.dtype] / bits)
     if tensor.dtype not in _INTEGERS:
@@ -124,44 +126,52 @@ def _is_sparse(record: Mapping[str, Any]) -> bool:
     return form not in (None, "dense") or record.get("format") == "marlin-24"
 
 
-def _bits(tensor: Tensor, named: Mapping[str, Tensor], quantisation: Quantisation) -> float | None:
-    """Bits of one weight in a tensor that packs several into an element."""
+def _bits(
+    tensor: CheckpointTensor, by_name: Mapping[str, CheckpointTensor], quantisation: Quantisation
+) -> float | None:
+    """Return the bits per weight of a packed tensor; None for other tensors."""
     module, _, leaf = tensor.name.rpartition(".")
     method, dtype = quantisation.method, tensor.dtype
     if method in _BY_QWEIGHT:
-        return _of_qweight(module, named, quantisation.record) if leaf == "qweight" else None
+        return _qweight_bits(module, by_name, quantisation.record) if leaf == "qweight" else None
     if method == "compressed-tensors" and leaf == "weight_packed":
-        return _FOUR_BITS if dtype == "U8" else _of_group(module, quantisation.record)
+        return _FOUR_BITS if dtype == "U8" else _group_bits(module, quantisation.record)
     if method == "bitsandbytes":
         states = (f"{tensor.name}.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
-        return _FOUR_BITS if any(state in named for state in states) else None
+        return _FOUR_BITS if any(state in by_name for state in states) else None
     if method == "mxfp4":
         return _FOUR_BITS if leaf.endswith("_blocks") else None
     if method in _MODELOPT and len(tensor.shape) >= _MATRIX:
-        # INT8 is stored as I8 by both; INT4 as U8 by one, as I8 by the other.
-        four = "W4" in quantisation.algorithm(module) or "FP4" in quantisation.algorithm(module)
-        return _FOUR_BITS if dtype == "U8" or (dtype == "I8" and four) else None
+        # Both store INT8 as I8; ModelOpt stores INT4 as U8, TensorRT-LLM as I8.
+        is_four_bits = "W4" in quantisation.algorithm_of(
+            module
+        ) or "FP4" in quantisation.algorithm_of(module)
+        return _FOUR_BITS if dtype == "U8" or (dtype == "I8" and is_four_bits) else None
     return None
 
 
-def _of_qweight(
-    module: str, named: Mapping[str, Tensor], record: Mapping[str, Any]
+def _qweight_bits(
+    module: str, by_name: Mapping[str, CheckpointTensor], record: Mapping[str, Any]
 ) -> float | None:
-    """Layers may differ, and zero points are packed as the weights are, one for each scale."""
-    zeros, scales = named.get(f"{module}.qzeros"), named.get(f"{module}.scales")
+    """Derive a layer's bits from its zero points: packed like weights, one per scale."""
+    zeros, scales = by_name.get(f"{module}.qzeros"), by_name.get(f"{module}.scales")
     if zeros and scales and zeros.dtype in _INTEGERS and scales.elements:
         return _WIDTHS[zeros.dtype] * zeros.elements / scales.elements
-    return _whole(record.get("bits", record.get("w_bit")))
+    return _positive_integer(record.get("bits", record.get("w_bit")))
 
 
-def _of_group(module: str, record: Mapping[str, Any]) -> float | None:
-    """`num_bits` of the group whose targets name the module, else of those that name a class."""
+def _group_bits(module: str, record: Mapping[str, Any]) -> float | None:
+    """Return `num_bits` of the group that targets the module, else of those that target a class."""
     groups = record.get("config_groups")
     groups = [g for g in groups.values() if isinstance(g, dict)] if isinstance(groups, dict) else []
-    named = [group for group in groups if any(_names(t, module) for t in _targets(group))]
-    classes = [group for group in groups if any(t.isidentifier() for t in _targets(group))]
-    weights = [group.get("weights") for group in named or classes]
-    bits = {_whole(entry.get("num_bits")) for entry in weights if isinstance(entry, dict)}
+    module_groups = [
+        group for group in groups if any(_matches_module(t, module) for t in _targets(group))
+    ]
+    class_groups = [group for group in groups if any(t.isidentifier() for t in _targets(group))]
+    weights = [group.get("weights") for group in module_groups or class_groups]
+    bits = {
+        _positive_integer(entry.get("num_bits")) for entry in weights if isinstance(entry, dict)
+    }
     return bits.pop() if len(bits) == 1 else None
 
 
@@ -170,8 +180,8 @@ def _targets(group: Mapping[str, Any]) -> list[str]:
     return [str(target) for target in targets] if isinstance(targets, list) else []
 
 
-def _names(target: str, module: str) -> bool:
-    """Whether a target is a module's name, or a pattern behind `re:` that the name begins with."""
+def _matches_module(target: str, module: str) -> bool:
+    """Whether a target matches a module: by name, or by a `re:` pattern at the name's start."""
     if not target.startswith("re:"):
         return target == module
     try:
@@ -180,5 +190,5 @@ def _names(target: str, module: str) -> bool:
         return False
 
 
-def _whole(value: object) -> int | None:
+def _positive_integer(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None

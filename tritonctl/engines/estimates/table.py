@@ -17,7 +17,7 @@ from tritonctl.project.expected import reason
 
 
 class Storage(Frozen):
-    """How one precision stores weights and KV; bits, and bytes of scales. See estimates.toml."""
+    """Storage of weights and KV in one precision: bits, and bytes of scales. See estimates.toml."""
 
     linear: float
     embedding: float
@@ -34,35 +34,32 @@ class Storage(Frozen):
     head_row_bytes: float = 0
     kv_head_bytes: float = 0
     graph: tuple[int, int] = (0, 0)
-    # Where a precision differs from its builder's host_copies and disk_copies.
+    # Overrides of the builder's host_copies and disk_copies.
     copies: float | None = None
     disk_copies: float | None = None
 
 
-class Better(Frozen):
-    """Another builder for tasks of a precision on a CPU, and why, in figures."""
+class BetterBuilder(Frozen):
+    """A better builder for tasks in a precision on a CPU, and the reason in figures."""
 
     builder: str
     why: str
 
 
-class Faster(Better):
-    """The same, in another precision, on a CPU that has one of these flags."""
+class FasterPrecision(BetterBuilder):
+    """A faster precision on a CPU that has one of these flags."""
 
     precision: str
     flags: tuple[str, ...]
 
 
 class BuilderFigures(Frozen):
-    """What is known of a builder's engines, whatever their precision.
+    """Figures of a builder's engines. See estimates.toml."""
 
-    `device` "any": where the model's instance_group says. `engine` "graph": it has no KV cache.
-    """
-
-    device: Literal["host", "gpu", "any"]
-    engine: Literal["decoder", "graph"] = "decoder"
+    device: Literal["host", "gpu", "any"]  # any: as the model's instance_group
+    engine: Literal["decoder", "graph"] = "decoder"  # graph: without a KV cache
     block_size: int = 1
-    max_num_tokens: int | None = None  # instead of builder.toml's
+    max_num_tokens: int | None = None  # overrides builder.toml
     keeps_tokenizer: bool = True
     workspace_bytes: int = 0
     disk_copies: float = 1.0
@@ -75,22 +72,22 @@ class BuilderFigures(Frozen):
     memory_fraction: float = 1.0
     device_share: float = 1.0
     precisions: dict[str, Storage]
-    # Instead of those, with `options.calibration: static`.
+    # Overrides of `precisions` with `options.calibration: static`.
     calibrated: dict[str, Storage] = Field({})
-    better: dict[str, Better] = Field({})  # by precision
-    faster: dict[str, Faster] = Field({})  # same
-    # Instead of all above, of tasks whose engine is a graph.
+    better: dict[str, BetterBuilder] = Field({})  # by precision
+    faster: dict[str, FasterPrecision] = Field({})  # by precision
+    # Replaces all figures above for tasks whose engine is a graph.
     tasks: BuilderFigures | None = None
 
-    def better_for(self, engine: Engine) -> Better | None:
-        """For a task's engine on a CPU. A calibrated one was not found to be."""
+    def better_for(self, engine: Engine) -> BetterBuilder | None:
+        """Return a better builder for a task's engine on a CPU; None for a calibrated engine."""
         if engine.options.get("calibration") == "static":
             return None
         return self.better.get(engine.precision)
 
 
 class EstimateTable(Frozen):
-    """The whole file."""
+    """The file `estimates.toml`."""
 
     schema_: Literal["tritonctl.estimates/1"] = Field(alias="schema")
     builders: dict[str, BuilderFigures]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each engine will take of each device, before anything is started."""
+"""Memory, disk and time estimates of each engine on each device, before anything starts."""

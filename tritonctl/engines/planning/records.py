@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says."""
+"""The records of a plan."""
 
 from __future__ import annotations
 
@@ -7,80 +7,69 @@ from dataclasses import dataclass, field
 
 from tritonctl.errors import TritonctlError
 
-# The device that is no GPU.
+# Name of the device that is not a GPU.
 HOST = "host"
 
 
 @dataclass(frozen=True)
-class Device:
-    """Where an engine is to run: a name, and the bytes of memory it has (of one, if several)."""
+class PlannedDevice:
+    """A device that an engine may run on."""
 
     name: str
-    memory: int
+    memory: int  # bytes of one device
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A model on a device; bytes per device. `batch` x `length` is what the project asks for.
+    """How a model fits a device. Bytes are per device."""
 
-    `refused` says why it cannot run there, however much memory there is. `length` and `longest` are
-    None where the model takes tensors of fixed sizes only.
-    """
-
-    device: Device
-    refused: str | None
-    count: int
-    needed: int
-    usable: int
+    device: PlannedDevice
+    refused: str | None  # reason other than memory why the model cannot run there
+    count: int  # devices
+    needed: int  # bytes
+    usable: int  # bytes
     fits: bool
-    batch: int
-    length: int | None
-    largest_batch: int
-    longest: int | None
+    batch: int  # requested
+    length: int | None  # requested tokens; None: tensors of fixed sizes
+    largest_batch: int  # that fits with `length`
+    longest: int | None  # length that fits with `batch`; None: tensors of fixed sizes
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What is known of a model's engine before it is built. Bytes; seconds; None: unknown.
-
-    `parameters` is None where a quantised checkpoint does not show them. `files` is the engine's
-    size on the disk, `disk` the most its build takes there, `build_memory` the host memory it takes
-    meanwhile, `built` the real size of the engine if it is there already. `notes` are sentences
-    about what the figures rest on.
-    """
+    """Estimates of a model's engine before it is built. Bytes, seconds; None: unknown."""
 
     model: str
     builder: str
     precision: str
-    parameters: int | None
+    parameters: int | None  # None: a quantised checkpoint does not show them
     weights: int
-    files: int
+    files: int  # size of the engine on disk
     kv_bytes_per_token: float
     activations: int
-    disk: int
-    build_memory: int | None
+    disk: int  # peak disk use of the build
+    build_memory: int | None  # host memory of the build
     build_seconds: float | None
-    build_seconds_from: str
-    built: int | None
+    build_seconds_from: str  # the earlier build that the estimate is based on
+    built: int | None  # real size of the engine, if it exists
     fits: list[Fit] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # sentences about the basis of the estimates
 
 
 @dataclass(frozen=True)
 class ProjectPlan:
-    """Plans of models. refused: what `build` would refuse, which may have figures all the same.
-
-    unknown: what can be built and has no figures, and why.
-    """
+    """Plans of several models."""
 
     models: list[ModelPlan] = field(default_factory=list)
+    # Models that `build` refuses; they may have a plan nevertheless.
     refused: dict[str, TritonctlError] = field(default_factory=dict)
-    unknown: dict[str, TritonctlError] = field(default_factory=dict)
+    # Models that can be built but not planned.
+    without_figures: dict[str, TritonctlError] = field(default_factory=dict)
 
     @property
     def failure(self) -> TritonctlError | None:
-        """All refusals as one error, of the kind of the first."""
-        if len(self.refused) < 2:  # noqa: PLR2004 - one speaks for itself
+        """All refusals as one error of the first one's class; None without any."""
+        if len(self.refused) < 2:  # noqa: PLR2004 - a single one is returned as it is
             return next(iter(self.refused.values()), None)
         errors = list(self.refused.values())
         return type(errors[0])(

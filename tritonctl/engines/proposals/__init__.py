@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tritonctl init` proposes for a checkpoint: a short project file that works."""
+"""`tritonctl init`: a short, working project file for a checkpoint."""

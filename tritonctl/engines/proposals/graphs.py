@@ -1,57 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of an encoder, of a model of images, of an ONNX graph: builder, precision, shapes."""
+"""The proposed engine of an encoder, vision model or ONNX graph: builder, precision, shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.builds.catalog import builder_named
 from tritonctl.engines.estimates.table import estimate_table
-from tritonctl.engines.proposals.load import INPUTS, PROMPTS, size_of
-from tritonctl.engines.proposals.recognition import Recognised
+from tritonctl.engines.proposals.load import INPUTS, PROMPTS, likely_size
+from tritonctl.engines.proposals.recognition import RecognisedCheckpoint
 from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.project.compatibility.rules import (
     refuse_tensorrt_on_gpu,
     resolve_tensorrt_target,
 )
-from tritonctl.project.compatibility.table import Gpu, table
-from tritonctl.project.tasks import asked_task
+from tritonctl.project.compatibility.table import GpuModel, table
+from tritonctl.project.tasks import task_for_builder
 
 _ONNXRUNTIME, _TENSORRT = "onnxruntime", "tensorrt"
 
 
-def graph_engine(found: Recognised, precision: str | None, gpu: Gpu | None) -> dict[str, Any]:
-    """`engine` and `serving`; precision None: what suits the device. Raises UsageError."""
+def graph_engine(
+    checkpoint: RecognisedCheckpoint, precision: str | None, gpu: GpuModel | None
+) -> dict[str, Any]:
+    """Return `engine` and `serving`; without a precision, the device's. Raises UsageError."""
     if gpu is None:
         chosen = precision or "fp32"
         return {
-            "engine": {"builder": _on_cpu(found, chosen), "precision": chosen} | _options(found)
+            "engine": {"builder": _cpu_builder(checkpoint, chosen), "precision": chosen}
+            | _options(checkpoint)
         }
     serving: dict[str, Any] = {"instance_group": [{"kind": "KIND_GPU"}]}
     chosen = precision or "fp16"
-    if not _is_compiled(found, gpu, chosen):
-        engine = {"builder": _ONNXRUNTIME, "precision": chosen} | _options(found)
+    if not _is_compiled(checkpoint, gpu, chosen):
+        engine = {"builder": _ONNXRUNTIME, "precision": chosen} | _options(checkpoint)
         return {"engine": engine, "serving": serving | {"backend": _ONNXRUNTIME}}
     engine = {
         "builder": _TENSORRT,
         "precision": chosen,
         "target": {"release": table().default_release, "gpu": gpu.name},
     }
-    return {"engine": engine | _calibration(found, chosen), "serving": serving}
+    return {"engine": engine | _calibration(checkpoint, chosen), "serving": serving}
 
 
-def _options(found: Recognised) -> dict[str, Any]:
-    """Sizes of the images that ONNX Runtime compares the engine with."""
-    sizes = image_sizes(found)
+def _options(checkpoint: RecognisedCheckpoint) -> dict[str, Any]:
+    """Return the image sizes with which ONNX Runtime verifies the engine."""
+    sizes = image_sizes(checkpoint)
     return {"options": {"dimensions": sizes}} if sizes else {}
 
 
-def _is_compiled(found: Recognised, gpu: Gpu, precision: str) -> bool:
-    """Whether TensorRT makes it: of ONNX files all, of checkpoints the tasks, for GPUs of today."""
-    if found.kind == "graph":
+def _is_compiled(checkpoint: RecognisedCheckpoint, gpu: GpuModel, precision: str) -> bool:
+    """Whether TensorRT compiles it: any ONNX file, or a supported task on a supported GPU."""
+    if checkpoint.kind == "graph":
         return True
-    if asked_task(found.task) is None or found.task not in builder_named(_TENSORRT).tasks:
+    if (
+        task_for_builder(checkpoint.task) is None
+        or checkpoint.task not in builder_named(_TENSORRT).tasks
+    ):
         return False
     compatibility = table()
     try:
@@ -62,71 +68,79 @@ def _is_compiled(found: Recognised, gpu: Gpu, precision: str) -> bool:
     return True
 
 
-def about_plan(model: Mapping[str, Any]) -> Iterator[str]:
-    """What a task's plan asks of the machine that builds it, and what would not."""
-    if model["engine"]["builder"] == _TENSORRT and asked_task(model["task"]):
+def compilation_notes(model: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note on the machine that a TensorRT plan needs, and the alternative."""
+    if model["engine"]["builder"] == _TENSORRT and task_for_builder(model["task"]):
         yield (
-            "a plan is compiled on the GPU that it is for; to build on any machine set "
+            "a plan is compiled on its target GPU; to build on any machine set "
             f"`engine.builder: {_ONNXRUNTIME}` and `serving.backend: {_ONNXRUNTIME}`"
         )
 
 
-def _calibration(found: Recognised, precision: str) -> dict[str, Any]:
-    """What ranges of a task's plan are measured on: the texts of the load test, to begin with."""
-    if precision != "int8" or found.kind == "graph":
+def _calibration(checkpoint: RecognisedCheckpoint, precision: str) -> dict[str, Any]:
+    """Return the calibration of a task's plan: the load test's texts as a start."""
+    if checkpoint.kind == "graph" or precision not in builder_named(_TENSORRT).calibrated:
         return {}
-    if found.kind == "vision":
+    if checkpoint.kind == "vision":
         raise UsageError(
-            "int8 of a TensorRT plan is calibrated on images, and there are none yet",
-            remedy="leave --precision out; then set `precision: int8` and `calibration: {data: "
-            "FOLDER}` with a few hundred images like those to come",
+            f"a TensorRT plan in {precision} needs calibration images, which a new project lacks",
+            remedy=f"omit --precision; then set `precision: {precision}` and `calibration: {{data: "
+            "FOLDER}` with a few hundred representative images",
         )
-    return {"calibration": {"data": INPUTS if found.task == "rerank" else PROMPTS}}
+    return {"calibration": {"data": INPUTS if checkpoint.task == "rerank" else PROMPTS}}
 
 
-def _on_cpu(found: Recognised, precision: str) -> str:
-    """ONNX Runtime, or OpenVINO where that alone has the precision, or has it better for a task."""
-    asked = asked_task(found.task)
-    better = estimate_table().builders[_ONNXRUNTIME].better.get(precision) if asked else None
-    first = [better.builder] if better else []
-    builders = {name: builder_named(name) for name in (*first, _ONNXRUNTIME, "openvino")}
-    able = (
+def _cpu_builder(checkpoint: RecognisedCheckpoint, precision: str) -> str:
+    """Return the CPU builder: ONNX Runtime, unless OpenVINO has the precision alone or better."""
+    task = task_for_builder(checkpoint.task)
+    better = estimate_table().builders[_ONNXRUNTIME].better.get(precision) if task else None
+    preferred = [better.builder] if better else []
+    builders = {name: builder_named(name) for name in (*preferred, _ONNXRUNTIME, "openvino")}
+    candidates = (
         name
-        for name, one in builders.items()
-        if found.task in one.tasks and precision in one.precisions_of(asked)
+        for name, builder in builders.items()
+        if checkpoint.task in builder.tasks and precision in builder.precisions_for(task)
     )
-    return next(able, _ONNXRUNTIME)
+    return next(candidates, _ONNXRUNTIME)
 
 
-def open_sizes(found: Recognised) -> set[str]:
-    """Names of the dimensions that vary, the batch aside."""
-    return {s for one in found.inputs for s in (one.shape or ())[1:] if isinstance(s, str)}
+def variable_dimensions(checkpoint: RecognisedCheckpoint) -> set[str]:
+    """Return the names of the variable dimensions, without the batch."""
+    return {
+        s for tensor in checkpoint.inputs for s in (tensor.shape or ())[1:] if isinstance(s, str)
+    }
 
 
-def image_sizes(found: Recognised) -> dict[str, int]:
-    """Sizes of an image's variable dimensions, by name."""
-    likely = {name: size_of(name, 1) for name in sorted(open_sizes(found))}
+def image_sizes(checkpoint: RecognisedCheckpoint) -> dict[str, int]:
+    """Return the sizes of an image's variable dimensions, by name."""
+    likely = {name: likely_size(name, 1) for name in sorted(variable_dimensions(checkpoint))}
     return {name: size for name, size in likely.items() if size > 1}
 
 
-def add_shapes(model: dict[str, Any], found: Recognised, batch: int, length: int | None) -> None:
-    """TensorRT's profile of a graph: what each input may be like, from one request to the largest
-    batch. Those of a task follow from its limits.
+def add_shapes(
+    model: dict[str, Any], checkpoint: RecognisedCheckpoint, batch: int, length: int | None
+) -> None:
+    """Add TensorRT's profile of a graph: shapes of each input from one request to a full batch.
+
+    The profiles of a task follow from its limits.
     """
-    compiled = model["engine"]["builder"] == _TENSORRT
-    if not compiled or found.kind != "graph" or not open_sizes(found):
+    is_compiled = model["engine"]["builder"] == _TENSORRT
+    if not is_compiled or checkpoint.kind != "graph" or not variable_dimensions(checkpoint):
         return
-    images, tokens = image_sizes(found), length or 1
-    usual = (max(1, batch // 2), max(1, tokens // 2))
-    parts = {"min": (1, 1), "opt": usual, "max": (batch, tokens)}
+    images, tokens = image_sizes(checkpoint), length or 1
+    typical = (max(1, batch // 2), max(1, tokens // 2))
+    parts = {"min": (1, 1), "opt": typical, "max": (batch, tokens)}
     profile = {
-        one.name: {
+        tensor.name: {
             part: [
                 rows,
-                *(s if isinstance(s, int) else images.get(s, size) for s in (one.shape or ())[1:]),
+                *(
+                    s if isinstance(s, int) else images.get(s, size)
+                    for s in (tensor.shape or ())[1:]
+                ),
             ]
             for part, (rows, size) in parts.items()
         }
-        for one in found.inputs
+        for tensor in checkpoint.inputs
     }
     model["engine"]["options"] = {"profiles": profile}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures for a load test, as data URLs: JSON has no bytes."""
+"""Images for a load test, as data URLs because JSON has no bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-# Width and height of photographs that were made smaller, and of one that was not.
+# Width and height of three downscaled photographs and an original one.
 _SHAPES = ((320, 240), (240, 320), (400, 300), (640, 480))
 
 
 def image_url(number: int) -> str:
-    """A PNG, another for each number, that is as much work as a photograph of its size."""
+    """Return a PNG that is different for each number and as costly as a photograph of its size."""
     width, height = _SHAPES[number % len(_SHAPES)]
     rows = b"".join(_rows(width, height, number))
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, red, green and blue
@@ -26,12 +26,14 @@ def image_url(number: int) -> str:
 
 
 def _rows(width: int, height: int, number: int) -> Iterator[bytes]:
-    """Each as the differences from the pixel on the left (PNG's filter 1), so the file is small."""
+    """Yield rows as differences from the left pixel (PNG filter 1), for a small file."""
     for y in range(height):
         row = [
             (x * (3 + channel) // 8 + y * (5 - channel) // 8 + 37 * number * (channel + 1)) % 256
             for x in range(width)
             for channel in range(3)
         ]
-        before = [0, 0, 0, *row]
-        yield b"\1" + bytes((one - left) % 256 for one, left in zip(row, before, strict=False))
+        previous_pixels = [0, 0, 0, *row]
+        yield b"\1" + bytes(
+            (value - previous) % 256 for value, previous in zip(row, previous_pixels, strict=False)
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch and length that a device has the memory for, by the figures of `tritonctl plan`."""
+"""Batch size and length that fit a device's memory, by the figures of `tritonctl plan`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tritonctl.host.resources import host_memory
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import SCHEMA, Project
 
-# What an engine may take of the host's memory: the rest is for Triton, tokenizers, the system.
+# An engine's share of host memory; Triton, tokenizers and the system use the remainder.
 HOST_SHARE = 0.8
-_SHORTEST = 512
+_MIN_LENGTH = 512
 
 
 @dataclass(frozen=True)
-class Room:
-    """The device that limits are sought for: a GPU of the table, or this machine where None."""
+class LimitTarget:
+    """The device that limits must fit."""
 
-    gpu: str | None
-    root: Path
+    gpu: str | None  # a name of the compatibility table; None: this machine
+    root: Path  # of the project
 
     def plan(self, model: Mapping[str, Any]) -> ModelPlan:
-        """The plan of a model there. Raises ConfigurationError."""
+        """Plan a model on the device. Raises ConfigurationError."""
         data = {"schema": SCHEMA, "models": {"model": dict(model)}}
         project = Project.at(self.root, data)
         if self.gpu is not None:
@@ -36,22 +36,22 @@ class Room:
         return plan_model(project, "model", (), int(memory * HOST_SHARE) if memory else None)
 
 
-def fitted(
-    room: Room, model: Mapping[str, Any], batch: int, length: int | None
+def fit_limits(
+    target: LimitTarget, model: Mapping[str, Any], batch: int, length: int | None
 ) -> tuple[dict[str, int], ModelPlan]:
-    """Limits of at most `batch` and `length` that fit, or the smallest that were tried.
+    """Return fitting limits of at most `batch` and `length`, or the smallest ones tried.
 
-    A shorter sequence is preferred to a batch of less than one. Raises ConfigurationError.
+    The length shrinks before the batch falls below one. Raises ConfigurationError.
     """
-    lengths = [length] if length is None else [*_halves(length)]
+    lengths = [length] if length is None else [*_halved_lengths(length)]
     for tokens in lengths:
         limits = _limits(batch, tokens)
-        plan = room.plan(deep_merge(model, {"engine": limits}))
+        plan = target.plan(deep_merge(model, {"engine": limits}))
         if plan.fits[0].largest_batch < 1 and tokens != lengths[-1]:
             continue
         while limits["max_batch_size"] > 1 and not plan.fits[0].fits:
-            limits = _limits(_smaller(plan.fits[0], limits["max_batch_size"]), tokens)
-            plan = room.plan(deep_merge(model, {"engine": limits}))
+            limits = _limits(_smaller_batch(plan.fits[0], limits["max_batch_size"]), tokens)
+            plan = target.plan(deep_merge(model, {"engine": limits}))
         return limits, plan
     raise AssertionError("unreachable: the last length returns")
 
@@ -61,14 +61,14 @@ def _limits(batch: int, length: int | None) -> dict[str, int]:
     return limits if length is None else limits | {"max_seq_len": length}
 
 
-def _smaller(fit: Fit, batch: int) -> int:
-    """The largest power of two below `batch` that fits."""
-    most = max(1, min(fit.largest_batch, batch - 1))
-    return 1 << (most.bit_length() - 1)
+def _smaller_batch(fit: Fit, batch: int) -> int:
+    """Return the largest fitting power of two below `batch`."""
+    max_batch = max(1, min(fit.largest_batch, batch - 1))
+    return 1 << (max_batch.bit_length() - 1)
 
 
-def _halves(length: int) -> list[int]:
+def _halved_lengths(length: int) -> list[int]:
     lengths = [length]
-    while lengths[-1] // 2 >= _SHORTEST:
+    while lengths[-1] // 2 >= _MIN_LENGTH:
         lengths.append(lengths[-1] // 2)
     return lengths

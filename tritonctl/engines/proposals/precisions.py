@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a precision is proposed, and which other one this machine would be faster in."""
+"""The precisions that `init` proposes for text generation, and the reasons for a precision."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any
 
 from tritonctl.engines.estimates.table import estimate_table
 from tritonctl.host.resources import cpu_flags
-from tritonctl.project.tasks import asked_task
+from tritonctl.project.tasks import task_for_builder
 
-_WHY = {
-    "fp8": "half the memory of 16 bits, and nearly its answers",
-    "bf16": "this GPU has no FP8 arithmetic, or the model asks for 16 bits",
-    "int8": "a quarter of fp32's memory at nearly its answers; `evaluation:` measures yours",
-    "int4": "int8 does not fit; `evaluation:` measures what it costs your answers",
-    "fp32": "answers as the checkpoint's; int8 is faster, `--precision int8` proposes it",
+# By builder, in order: the first that the device supports and has memory for.
+DECODER_PRECISIONS = {"openvino": ("int8", "int4"), "tensorrt_llm": ("fp8", "bf16", "fp16")}
+_REASONS = {
+    "fp8": "half the memory of 16 bits with nearly equal answers",
+    "bf16": "this GPU has no FP8 arithmetic, or the model needs 16 bits",
+    "int8": "a quarter of fp32's memory with nearly equal answers; `evaluation:` measures yours",
+    "int4": "int8 does not fit; `evaluation:` measures the effect on your answers",
+    "fp32": "the checkpoint's exact answers; int8 is faster: `--precision int8`",
 }
 
 
-def why_of(model: Mapping[str, Any]) -> str:
-    """Of a model as the project file has it, for the machine that this is."""
+def precision_reason(model: Mapping[str, Any]) -> str:
+    """Return the reason for the precision of a model's project-file entry on this machine."""
     engine = model["engine"]
-    why = _WHY.get(engine["precision"], "half of fp32's memory")
+    reason = _REASONS.get(engine["precision"], "half of fp32's memory")
     figures = estimate_table().builders[engine["builder"]]
-    faster = figures.faster.get(engine["precision"]) if asked_task(model["task"]) else None
+    faster = figures.faster.get(engine["precision"]) if task_for_builder(model["task"]) else None
     if faster is None or cpu_flags().isdisjoint(faster.flags):
-        return why
-    return f"{why}; `--precision {faster.precision}` makes {faster.why}"
+        return reason
+    return f"{reason}; `--precision {faster.precision}` makes {faster.why}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint is, by its own files: config.json, modules.json, the header of an ONNX file.
+"""Recognises a checkpoint from config.json, modules.json or the header of an ONNX file.
 
-Nothing is guessed: what no builder takes is refused here, with the next command.
+It does not guess: unsupported checkpoints raise an error that names the next command.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tritonctl.engines.build.catalog import Builder, builder_named
-from tritonctl.engines.estimates.checkpoints import SAFETENSORS, json_object, read_architecture
+from tritonctl.engines.builds.catalog import Builder, builder_named
+from tritonctl.engines.estimates.checkpoints import SAFETENSORS, json_object, read_decoder_sizes
 from tritonctl.engines.estimates.encoders import read_encoder
 from tritonctl.engines.estimates.quantisation import read_quantisation
 from tritonctl.engines.estimates.vision import (
@@ -21,21 +21,24 @@ from tritonctl.engines.estimates.vision import (
     read_clip_texts,
     read_vision,
 )
-from tritonctl.engines.proposals.refusals import nothing_to_serve, without_tokenizer
-from tritonctl.engines.proposals.sentences import MODULES, is_cross_encoder
+from tritonctl.engines.proposals.sentence_transformers import MODULES, is_cross_encoder
+from tritonctl.engines.proposals.unsupported_checkpoints import (
+    missing_tokenizer_error,
+    unsupported_path_error,
+)
 from tritonctl.errors import ConfigurationError
-from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError, is_pointer
+from tritonctl.formats.graph_file import GraphTensor, ModelGraph, UndecidedFileError, is_lfs_pointer
 from tritonctl.formats.onnx_graph import read_onnx
 
 Kind = Literal["decoder", "encoder", "graph", "vision"]
 MODEL = "model.onnx"
-# Builders in the order in which they are asked: the first that exports an architecture has it.
+# Builders by precedence: the first that exports an architecture is used.
 _EXPORTERS: dict[str, Kind] = {
     "openvino": "decoder",
     "tensorrt_llm": "decoder",
     "onnxruntime": "encoder",
 }
-_WITHOUT_TYPES = ("DistilBert", "MPNet")
+_WITHOUT_TOKEN_TYPES = ("DistilBert", "MPNet")
 _IMAGE_CLASSIFIER = "ForImageClassification"
 _CLASSIFIER, _TAGGER = "ForSequenceClassification", "ForTokenClassification"
 _BATCH_REMEDY = (
@@ -45,147 +48,155 @@ _BATCH_REMEDY = (
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """A checkpoint that builders take, and the task that it is for.
-
-    what: its architecture, or "ONNX graph". longest: tokens that it was trained for. options: of
-    the engine. vocabulary, inputs: what a request may hold. heads: a GPU gets some of them.
-    """
+class RecognisedCheckpoint:
+    """A supported checkpoint and its task."""
 
     kind: Kind
     task: str
-    what: str
+    architecture: str  # "ONNX graph" for graphs
     path: Path
-    longest: int | None = None
-    vocabulary: int = 0
+    max_length: int | None = None  # tokens
+    vocabulary: int = 0  # number of token ids
     inputs: tuple[GraphTensor, ...] = ()
-    heads: int = 1
+    heads: int = 1  # attention heads, which GPUs divide
     reasons: tuple[str, ...] = ()
 
 
-def recognise(path: Path) -> Recognised:
-    """Read a folder or a file. Raises ConfigurationError for what no builder takes."""
+def recognise(path: Path) -> RecognisedCheckpoint:
+    """Read a folder or a file. Raises ConfigurationError for an unsupported checkpoint."""
     if path.suffix == ".onnx" and path.is_file():
-        return _graph(path, path)
+        return _recognise_graph(path, path)
     if any((path / name).is_file() for name in SAFETENSORS):
-        return _transformers(path)
+        return _recognise_transformers(path)
     if (path / MODEL).is_file():
-        return _graph(path, path / MODEL)
-    raise nothing_to_serve(path)
+        return _recognise_graph(path, path / MODEL)
+    raise unsupported_path_error(path)
 
 
-def _transformers(folder: Path) -> Recognised:
+def _recognise_transformers(folder: Path) -> RecognisedCheckpoint:
     file = folder / "config.json"
     if not file.is_file():
         raise ConfigurationError(
-            f"{folder} has weights and no config.json, so nothing says what model they are",
-            remedy="copy or download the whole folder that save_pretrained() made",
+            f"{folder} has weights but no config.json, so the model is unknown",
+            remedy="copy or download the whole folder that save_pretrained() wrote",
         )
     config = json_object(file)
     if read_quantisation(folder) is not None:
         raise ConfigurationError(
-            f"{folder} is quantised already, and builders quantise themselves",
-            remedy="name the checkpoint that it was made from, with 16-bit or 32-bit weights",
+            f"{folder} is already quantised, and builders need unquantised weights",
+            remedy="name the original checkpoint with 16-bit or 32-bit weights",
         )
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     builders = {builder: builder_named(builder) for builder in _EXPORTERS}
     kinds = [kind for b, kind in _EXPORTERS.items() if name in builders[b].architectures]
     if not kinds:
-        raise _unknown(file, name, builders)
-    return _decoder(folder, name) if kinds[0] == "decoder" else _encoder(folder, name, config)
-
-
-def _unknown(file: Path, name: str, builders: Mapping[str, Builder]) -> ConfigurationError:
-    reasons = [b.refused[name] for b in builders.values() if name in b.refused]
-    known = dict.fromkeys(one for b in builders.values() for one in b.architectures)
-    if not name:
-        return ConfigurationError(
-            f"{file} names no `architectures`, so nothing says what model it is",
-            remedy=f"add the model's class to it; builders export {', '.join(known)}",
-        )
-    why = f": {reasons[0]}" if reasons else ""
-    return ConfigurationError(
-        f"{file}: no builder exports {name}{why}",
-        remedy="export it to ONNX yourself (torch.onnx.export), then run `tritonctl init "
-        f"MODEL.onnx`; builders export {', '.join(known)}",
+        raise _unknown_architecture(file, name, builders)
+    return (
+        _recognise_decoder(folder, name)
+        if kinds[0] == "decoder"
+        else _recognise_encoder(folder, name, config)
     )
 
 
-def _decoder(folder: Path, name: str) -> Recognised:
+def _unknown_architecture(
+    file: Path, name: str, builders: Mapping[str, Builder]
+) -> ConfigurationError:
+    reasons = [b.refused[name] for b in builders.values() if name in b.refused]
+    architectures = dict.fromkeys(
+        architecture for b in builders.values() for architecture in b.architectures
+    )
+    if not name:
+        return ConfigurationError(
+            f"{file} has no `architectures`, so the model is unknown",
+            remedy=f"add the model's class to it; builders export {', '.join(architectures)}",
+        )
+    cause = f": {reasons[0]}" if reasons else ""
+    return ConfigurationError(
+        f"{file}: no builder exports {name}{cause}",
+        remedy="export it to ONNX yourself (torch.onnx.export), then run `tritonctl init "
+        f"MODEL.onnx`; builders export {', '.join(architectures)}",
+    )
+
+
+def _recognise_decoder(folder: Path, name: str) -> RecognisedCheckpoint:
     if not (folder / "tokenizer.json").is_file():
-        raise without_tokenizer(folder)
-    sizes = read_architecture(folder)
-    return Recognised(
+        raise missing_tokenizer_error(folder)
+    sizes = read_decoder_sizes(folder)
+    return RecognisedCheckpoint(
         "decoder",
         "text_generation",
         name,
         folder,
-        longest=sizes.max_position_embeddings,
+        max_length=sizes.max_position_embeddings,
         vocabulary=sizes.vocab_size,
         heads=sizes.num_attention_heads,
         reasons=(f"task text_generation: config.json says {name}",),
     )
 
 
-def _vision(folder: Path, name: str) -> Recognised:
-    """A vision transformer without a pooler is refused by the builder, which says what to set."""
+def _recognise_vision(folder: Path, name: str) -> RecognisedCheckpoint:
+    """Recognise a vision model. The builder refuses a transformer without a pooler."""
     if not any((folder / file).is_file() for file in PROCESSORS):
         raise ConfigurationError(
-            f"{folder} has no {PROCESSORS[-1]}, so nothing says how its images were prepared",
-            remedy="copy the model's own there, or save it again with its image processor",
+            f"{folder} has no {PROCESSORS[-1]}, so the preparation of images is unknown",
+            remedy="copy the model's file there, or save it again with its image processor",
         )
     classifies = _IMAGE_CLASSIFIER in name
     task = "image_classification" if classifies else "image_embedding"
     reasons = [f"task {task}: config.json says {name}"]
     if name == "CLIPModel":
-        reasons.append("for its vectors of texts add a model with `task: embedding`")
+        reasons.append("for text embeddings add a model with `task: embedding`")
     read_vision(folder, [name])
-    return Recognised("vision", task, name, folder, reasons=tuple(reasons))
+    return RecognisedCheckpoint("vision", task, name, folder, reasons=tuple(reasons))
 
 
-def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
-    texts = name == CLIP_TEXTS
-    if not texts and (
+def _recognise_encoder(folder: Path, name: str, config: Mapping[str, Any]) -> RecognisedCheckpoint:
+    is_clip_text = name == CLIP_TEXTS
+    if not is_clip_text and (
         _IMAGE_CLASSIFIER in name or any((folder / file).is_file() for file in PROCESSORS)
     ):
-        return _vision(folder, name)
+        return _recognise_vision(folder, name)
     task, reasons = _task_of(folder, name, config)
     if task != "tensors" and not (folder / "tokenizer.json").is_file():
-        raise without_tokenizer(folder)
-    encoder = read_clip_texts(folder) if texts else read_encoder(folder, [name], task)
-    return Recognised(
+        raise missing_tokenizer_error(folder)
+    encoder = read_clip_texts(folder) if is_clip_text else read_encoder(folder, [name], task)
+    return RecognisedCheckpoint(
         "encoder",
         task,
         name,
         folder,
-        longest=encoder.longest,
-        vocabulary=_whole(config.get("vocab_size")) or 1,
+        max_length=encoder.max_length,
+        vocabulary=_integer_or_zero(config.get("vocab_size")) or 1,
         inputs=_text_inputs(name, config),
         reasons=reasons,
     )
 
 
 def _task_of(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """What the checkpoint's files say that it is for, and the reasons."""
+    """Return the checkpoint's task and the reasons, from its files."""
     if name == CLIP_TEXTS:
         return "embedding", (f"task embedding: config.json says {name}",)
     if name.endswith(_TAGGER):
         return "token_classification", (f"task token_classification: config.json says {name}",)
     if name.endswith(_CLASSIFIER):
-        return _classifier(folder, name, config)
+        return _classifier_task(folder, name, config)
     if (folder / MODULES).is_file():
-        return "embedding", (
-            f"task embedding: {MODULES} says how tokens become the vector of a text",
-        )
-    why = f"task tensors: config.json says {name}, an encoder, and no {MODULES} says how it pools"
-    texts = "for texts set `task: embedding` and `options: {pooling: ...}` as its authors say"
-    return "tensors", (why, f"answers: a vector for each token; {texts}")
+        return "embedding", (f"task embedding: {MODULES} declares the pooling",)
+    reason = f"task tensors: config.json says {name}, an encoder, and no {MODULES} declares pooling"
+    texts = "for texts set `task: embedding` and the authors' `options: {pooling: ...}`"
+    return "tensors", (reason, f"outputs: a vector for each token; {texts}")
 
 
-def _classifier(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    given = config.get("id2label")
-    labels = len(given) if isinstance(given, dict) else _whole(config.get("num_labels", 2))
+def _classifier_task(
+    folder: Path, name: str, config: Mapping[str, Any]
+) -> tuple[str, tuple[str, ...]]:
+    label_names = config.get("id2label")
+    labels = (
+        len(label_names)
+        if isinstance(label_names, dict)
+        else _integer_or_zero(config.get("num_labels", 2))
+    )
     if labels == 1 and is_cross_encoder(folder, config):
         return "rerank", (f"task rerank: config.json says {name}, of sentence-transformers",)
     if labels == 1 and config.get("problem_type") is None:
@@ -197,24 +208,26 @@ def _classifier(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[str
 
 
 def _text_inputs(name: str, config: Mapping[str, Any]) -> tuple[GraphTensor, ...]:
-    """As the builder exports them."""
+    """Return the inputs that the builder exports."""
     names = ["input_ids", "attention_mask"]
-    if _whole(config.get("type_vocab_size")) > 1 and not name.startswith(_WITHOUT_TYPES):
+    if _integer_or_zero(config.get("type_vocab_size")) > 1 and not name.startswith(
+        _WITHOUT_TOKEN_TYPES
+    ):
         names.append("token_type_ids")
     shape = ("batch", "sequence")
-    return tuple(GraphTensor((one,), "TYPE_INT64", "int64", shape) for one in names)
+    return tuple(GraphTensor((name_part,), "TYPE_INT64", "int64", shape) for name_part in names)
 
 
-def _whole(value: Any) -> int:
+def _integer_or_zero(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _graph(checkpoint: Path, file: Path) -> Recognised:
-    graph = _header(file)
+def _recognise_graph(checkpoint: Path, file: Path) -> RecognisedCheckpoint:
+    graph = _read_graph(file)
     if graph.weights and checkpoint == file:
         raise ConfigurationError(
-            f"{file} keeps its weights in {graph.weights[0].location}, so it is not one file",
-            remedy=f"call the graph {MODEL} in a folder with its weights, and run `tritonctl init "
+            f"{file} stores its weights in {graph.weights[0].location}, so it is not one file",
+            remedy=f"name the graph {MODEL} in a folder with its weights, and run `tritonctl init "
             "FOLDER`",
         )
     for tensor in graph.inputs:
@@ -226,7 +239,7 @@ def _graph(checkpoint: Path, file: Path) -> Recognised:
                 remedy=_BATCH_REMEDY,
             )
     names = ", ".join(tensor.name for tensor in graph.inputs)
-    return Recognised(
+    return RecognisedCheckpoint(
         "graph",
         "tensors",
         "ONNX graph",
@@ -236,17 +249,17 @@ def _graph(checkpoint: Path, file: Path) -> Recognised:
     )
 
 
-def _header(file: Path) -> Graph:
-    if is_pointer(file):
+def _read_graph(file: Path) -> ModelGraph:
+    if is_lfs_pointer(file):
         raise ConfigurationError(f"{file} is a Git LFS pointer", remedy="fetch it: `git lfs pull`")
     try:
         graph = read_onnx(file)
-        broken = graph.broken or ("" if graph.inputs else "it has no inputs")
-    except (OSError, UnjudgedError) as error:
-        graph, broken = Graph(file, "ONNX"), str(error) or "it is no plain ONNX file"
-    if broken:
+        problem = graph.read_error or ("" if graph.inputs else "it has no inputs")
+    except (OSError, UndecidedFileError) as error:
+        graph, problem = ModelGraph(file, "ONNX"), str(error) or "it is not a plain ONNX file"
+    if problem:
         raise ConfigurationError(
-            f"{file} cannot be read as ONNX: {broken}",
+            f"{file} cannot be read as ONNX: {problem}",
             remedy="copy, download or export the file again",
         )
     return graph

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proposed project file as text: short, with a comment where the next question is."""
+"""The proposed project file as text, with comments about the next steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMMENTS = {
 
 
 def project_text(proposal: Proposal, name: str) -> str:
-    """tritonctl.yaml."""
+    """Return the text of tritonctl.yaml."""
     facts = {
         "count": (proposal.load.scenario or {}).get("count", ""),
         "profile": next(iter(proposal.profiles), ""),

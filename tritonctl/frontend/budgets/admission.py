@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission: reserve before a request, count as it goes, give the rest back whatever happens.
+"""Admission: reserve tokens before a request, count them during it, refund the unused ones.
 
 async with budgets.admit(tenant, prompt_tokens, max_new_tokens) as grant:
     ...                            # answer; headers: grant.headers
@@ -17,114 +17,112 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from tritonctl.frontend.budgets.headers import over_budget, rate_limits, unreachable
+from tritonctl.frontend.budgets.headers import ledger_unreachable, over_budget, rate_limits
 from tritonctl.frontend.budgets.ledger import (
-    Claim,
-    Ledger,
+    AccountStatus,
     LedgerUnreachable,
     MemoryLedger,
-    Standing,
+    TokenClaim,
+    TokenLedger,
 )
-from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.budgets.tenant import TenantLimits
 from tritonctl.frontend.errors import Headers
 
 RENEW_SECONDS = 1.0
-_LAST_SECONDS = 5.0  # for what is to be given back when the process ends
+_CLOSE_SECONDS = 5.0  # for settlements when the process ends
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Grant:
-    """What one request may use. Without `settle` its prompt and the output so far are kept."""
+    """One request's reservation. Without `settle` the prompt and the output so far are charged."""
 
-    claim: Claim
+    claim: TokenClaim
     prompt: int
-    standing: Standing
-    ledger: Ledger
-    covered_until: float  # by the clock of Budgets
+    status: AccountStatus
+    ledger: TokenLedger
+    lease_until: float  # by the clock of Budgets
     clock: Callable[[], float]
     output_so_far: int = 0
     settled: tuple[int, int] | None = None
 
     @property
     def headers(self) -> Headers:
-        """Of the answer, as of the last operation."""
-        return rate_limits(self.claim.tenant, self.standing)
+        """Rate limit headers of the answer, after the last operation."""
+        return rate_limits(self.claim.tenant, self.status)
 
     @property
     def priority(self) -> int | None:
-        """Triton's, for this request."""
+        """Triton's priority of this request."""
         return self.claim.tenant.priority
 
     @property
     def used(self) -> int:
-        """Tokens so far, the prompt's among them."""
+        """Tokens so far, including the prompt's."""
         return sum(self.settled or (self.prompt, self.output_so_far))
 
     def output(self, tokens: int) -> None:
-        """So many more have come, of whichever choice.
+        """Count new output tokens of any answer.
 
-        Raises ApiError 503 when Redis has not answered for so long that what is held for this
-        request may be another's by now.
+        Raises ApiError 503 if the lease has expired because Redis did not answer: another request
+        may hold the tokens by now.
         """
         self.output_so_far += tokens
-        if self.clock() > self.covered_until:
-            raise unreachable()
+        if self.clock() > self.lease_until:
+            raise ledger_unreachable()
 
     def settle(self, prompt: int, output: int) -> None:
-        """What was really used, as in `usage`; (0, 0) for a request that went nowhere."""
+        """Set the actual usage; (0, 0) for a request that reached no server."""
         self.settled = (prompt, output)
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Fix the usage at the end of the request."""
         self.settled = self.settled or (self.prompt, self.output_so_far)
         self.claim.used = self.used
 
 
 @dataclass
 class Budgets:
-    """One for a process: it renews leases from `start` to `close`.
+    """The budgets of one process. It renews leases from `start` to `close`."""
 
-    `fallback`: counts while `ledger` cannot be reached, in this process alone; None: refuse then.
-    """
-
-    ledger: Ledger
-    fallback: Ledger | None = None
+    ledger: TokenLedger
+    # Counts in this process while `ledger` is unreachable; None: refuse requests then.
+    fallback: TokenLedger | None = None
     clock: Callable[[], float] = time.monotonic
     _open: dict[str, Grant] = field(default_factory=dict)
-    _unsettled: dict[str, tuple[Claim, float]] = field(default_factory=dict)
-    _ending: set[asyncio.Task[object]] = field(default_factory=set)
+    _unsettled: dict[str, tuple[TokenClaim, float]] = field(default_factory=dict)
+    _release_tasks: set[asyncio.Task[object]] = field(default_factory=set)
     _renewal: asyncio.Task[None] | None = None
-    _heart: asyncio.Task[None] | None = None
-    _boundless: Ledger = field(default_factory=MemoryLedger)
+    _renewal_loop: asyncio.Task[None] | None = None
+    _unlimited_ledger: TokenLedger = field(default_factory=MemoryLedger)
 
     def start(self) -> None:
-        """Begin; in an event loop."""
-        self._heart = asyncio.create_task(self._beat())
+        """Start renewing leases, in the running event loop."""
+        self._renewal_loop = asyncio.create_task(self._renew_periodically())
 
     async def close(self) -> None:
-        """Settle what can be settled in five seconds, close connections."""
-        if self._heart is not None:
-            self._heart.cancel()
+        """Settle for up to five seconds, then close connections."""
+        if self._renewal_loop is not None:
+            self._renewal_loop.cancel()
             with suppress(asyncio.CancelledError):
-                await self._heart
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=_LAST_SECONDS)
+                await self._renewal_loop
+        if self._release_tasks:
+            await asyncio.wait(self._release_tasks, timeout=_CLOSE_SECONDS)
         with suppress(LedgerUnreachable):
-            await self._settle_again()
+            await self._retry_settlements()
         await self.ledger.aclose()
 
     @asynccontextmanager
     async def admit(
-        self, tenant: Tenant, prompt_tokens: int, max_new_tokens: int, n: int = 1
+        self, tenant: TenantLimits, prompt_tokens: int, max_new_tokens: int, n: int = 1
     ) -> AsyncIterator[Grant]:
-        """Reserve (prompt + new) * n tokens for the length of the block.
+        """Reserve (prompt + new) * n tokens for the duration of the block.
 
-        Raises ApiError: 429 over a limit, 503 where Redis does not answer and must.
+        Raises ApiError: 429 over a limit, 503 if Redis is required and does not answer.
         """
         reserved = (prompt_tokens + max_new_tokens) * n
-        claim = Claim(tenant, uuid.uuid4().hex, reserved)
+        claim = TokenClaim(tenant, uuid.uuid4().hex, reserved)
         grant = await self._reserve(claim, prompt_tokens)
         self._open[claim.grant] = grant
         try:
@@ -132,60 +130,60 @@ class Budgets:
         finally:
             grant.end()
             del self._open[claim.grant]
-            await self._end(grant)
+            await self._release(grant)
 
-    async def _reserve(self, claim: Claim, prompt: int) -> Grant:
-        ledger = self._boundless if claim.tenant.unlimited else self.ledger
-        began = self.clock()
+    async def _reserve(self, claim: TokenClaim, prompt: int) -> Grant:
+        ledger = self._unlimited_ledger if claim.tenant.unlimited else self.ledger
+        started = self.clock()
         try:
-            standing = await ledger.reserve(claim)
+            status = await ledger.reserve(claim)
         except LedgerUnreachable as error:
-            # It may hold all the same, where only the answer was lost.
-            self._unsettled[claim.grant] = (replace(claim), began + ledger.lease)
+            # The reservation may exist: perhaps only the answer was lost.
+            self._unsettled[claim.grant] = (replace(claim), started + ledger.lease)
             if self.fallback is None:
-                raise unreachable() from error
+                raise ledger_unreachable() from error
             ledger = self.fallback
-            standing = await ledger.reserve(claim)
+            status = await ledger.reserve(claim)
         except BaseException:
-            # The client went away meanwhile.
-            self._spawn(self._settle(ledger, claim))
+            # The client disconnected during the reservation.
+            self._start_release(self._settle(ledger, claim))
             raise
-        if standing.over is not None:
-            raise over_budget(claim, standing)
-        covered = began + ledger.lease if self.fallback is None else float("inf")
-        return Grant(claim, prompt, standing, ledger, covered, self.clock)
+        if status.exceeded is not None:
+            raise over_budget(claim, status)
+        covered = started + ledger.lease if self.fallback is None else float("inf")
+        return Grant(claim, prompt, status, ledger, covered, self.clock)
 
-    async def _end(self, grant: Grant) -> None:
-        """In a task of its own: a client that goes away cancels the request's, never this one.
+    async def _release(self, grant: Grant) -> None:
+        """Settle in a separate task: a client that disconnects cancels only the request's task.
 
-        Where nothing is limited nothing is waited for: nothing can come between.
+        Without limits settle directly: the memory ledger never waits, so nothing can interrupt it.
         """
-        if grant.ledger is self._boundless and self._renewal is None:
-            grant.standing = await grant.ledger.settle(grant.claim)
+        if grant.ledger is self._unlimited_ledger and self._renewal is None:
+            grant.status = await grant.ledger.settle(grant.claim)
             return
-        await asyncio.shield(self._spawn(self._give_back(grant)))
+        await asyncio.shield(self._start_release(self._give_back(grant)))
 
     async def _give_back(self, grant: Grant) -> None:
-        # A renewal under way that names this grant would hold it anew.
+        # A renewal in progress that includes this grant would reserve it again.
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
-        standing = await self._settle(grant.ledger, grant.claim)
-        grant.standing = standing or grant.standing
+        status = await self._settle(grant.ledger, grant.claim)
+        grant.status = status or grant.status
 
-    async def _settle(self, ledger: Ledger, claim: Claim) -> Standing | None:
+    async def _settle(self, ledger: TokenLedger, claim: TokenClaim) -> AccountStatus | None:
         try:
             return await ledger.settle(claim)
         except LedgerUnreachable:
             self._unsettled[claim.grant] = (claim, self.clock() + ledger.lease)
             return None
 
-    def _spawn(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
+    def _start_release(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
         task: asyncio.Task[object] = asyncio.create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._release_tasks.add(task)
+        task.add_done_callback(self._release_tasks.discard)
         return task
 
-    async def _beat(self) -> None:
+    async def _renew_periodically(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
@@ -196,7 +194,7 @@ class Budgets:
                 log.exception("leases of token budgets were not renewed")
 
     async def renew(self) -> None:
-        """Prolong every lease, count the output so far, settle what could not be settled before.
+        """Renew every lease, count the output so far, and retry failed settlements.
 
         Raises LedgerUnreachable.
         """
@@ -207,20 +205,20 @@ class Budgets:
             self._renewal = None
 
     async def _renew(self) -> None:
-        began, grants = self.clock(), list(self._open.values())
+        started, grants = self.clock(), list(self._open.values())
         for grant in grants:
-            # Before the first token nobody knows whether the prompt has been read.
+            # Before the first token it is unknown whether the model has read the prompt.
             grant.claim.used = grant.used if grant.output_so_far else 0
-        for ledger in (self._boundless, self.fallback, self.ledger):
-            mine = [grant for grant in grants if grant.ledger is ledger]
-            if ledger is None or not mine:
+        for ledger in (self._unlimited_ledger, self.fallback, self.ledger):
+            ledger_grants = [grant for grant in grants if grant.ledger is ledger]
+            if ledger is None or not ledger_grants:
                 continue
-            await ledger.renew([grant.claim for grant in mine])
-            for grant in mine:
-                grant.covered_until = max(grant.covered_until, began + ledger.lease)
-        await self._settle_again()
+            await ledger.renew([grant.claim for grant in ledger_grants])
+            for grant in ledger_grants:
+                grant.lease_until = max(grant.lease_until, started + ledger.lease)
+        await self._retry_settlements()
 
-    async def _settle_again(self) -> None:
+    async def _retry_settlements(self) -> None:
         for key, (claim, until) in list(self._unsettled.items()):
             if self.clock() <= until:
                 await self.ledger.settle(claim)

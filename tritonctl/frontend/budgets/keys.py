@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose request is this? By the API key that it brings, or by what the gateway says of it.
+"""Identify a request's tenant, by its API key or by the gateway's headers.
 
-Keys stay in their files, one line each, which are read again every two seconds. What a client says
-of itself never counts: the tenant's header does only beside the gateway's secret, which no client
-knows and which the gateway writes over whatever a client sent.
+Keys stay in their files, one line each; files are read again every two seconds. A client cannot
+choose its tenant: the tenant header counts only together with the gateway's secret, which clients
+do not know. The gateway overwrites both headers of a client.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tritonctl.frontend.budgets.tenant import EVERYBODY, Tenant
+from tritonctl.frontend.budgets.tenant import ALL_CLIENTS, TenantLimits
 
-# What tenants.lua of the gateway sets.
+# The gateway's tenants.lua sets these headers.
 TENANT_HEADER, GATEWAY_HEADER = b"x-tritonctl-tenant", b"x-tritonctl-gateway"
-READ_AGAIN_SECONDS = 2.0
-_LONGEST_KEY = 4096
+_FORWARDED_HEADER = b"x-forwarded-for"  # Envoy appends its client's address
+RELOAD_SECONDS = 2.0
+_MAX_KEY_BYTES = 4096
 
-Headers = Sequence[tuple[bytes, bytes]]  # as ASGI has them: names in lower case
+Headers = Sequence[tuple[bytes, bytes]]  # in ASGI's form: names in lower case
 
 log = logging.getLogger(__name__)
 
 
 class Keys:
-    """The table of tenants; `files`: where each one's key is, by name. No tenants: open to all.
+    """The tenants and their keys. Without tenants every request is accepted.
 
-    `gateway_secret`: the file by which the gateway is known; None: its headers mean nothing.
+    `files`: the tenants' key files by name. `gateway_secret`: the file with the gateway's secret;
+    None: ignore the gateway's headers.
     """
 
     def __init__(
         self,
-        tenants: Mapping[str, Tenant],
+        tenants: Mapping[str, TenantLimits],
         files: Mapping[str, Path],
         gateway_secret: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -49,47 +52,61 @@ class Keys:
         self._secret: bytes | None = None
         self._unusable: frozenset[str] = frozenset()
 
-    def tenant_of(self, headers: Headers) -> Tenant | None:
-        """The tenant, or None for a stranger. Reads files, every two seconds."""
+    def tenant_of(self, headers: Headers) -> TenantLimits | None:
+        """Return the tenant, or None for an unknown client. Reads the files every two seconds."""
         if not self._tenants:
-            return EVERYBODY
-        self._read_again()
+            return ALL_CLIENTS
+        self._reload_files()
         if self._from_gateway(headers):
-            named = _values(headers, TENANT_HEADER)
-            return self._tenants.get(named[0].decode("latin-1")) if len(named) == 1 else None
-        brought = _key_in(headers)
-        if brought is None:
+            tenant_names = _values(headers, TENANT_HEADER)
+            return (
+                self._tenants.get(tenant_names[0].decode("latin-1"))
+                if len(tenant_names) == 1
+                else None
+            )
+        client_key = _key_in(headers)
+        if client_key is None:
             return None
-        digest, found = _digest(brought), None
-        # Each is compared, whichever fits: time tells nothing of the others.
-        for name, known in self._digests.items():
-            if hmac.compare_digest(digest, known):
-                found = name
-        return self._tenants[found] if found is not None else None
+        digest, matching_tenant = _digest(client_key), None
+        # Compare with every key, so that the time does not reveal anything about other keys.
+        for name, tenant_digest in self._digests.items():
+            if hmac.compare_digest(digest, tenant_digest):
+                matching_tenant = name
+        return self._tenants[matching_tenant] if matching_tenant is not None else None
+
+    def client_address(self, scope: Mapping[str, Any]) -> str:
+        """Return the client's address: of the gateway's client, if the gateway proves itself."""
+        if self._from_gateway(scope["headers"]):
+            forwarded = _values(scope["headers"], _FORWARDED_HEADER)
+            return b",".join(forwarded).rpartition(b",")[2].strip().decode("latin-1")
+        client = scope.get("client")
+        return str(client[0]) if client else ""
 
     def _from_gateway(self, headers: Headers) -> bool:
-        said = _values(headers, GATEWAY_HEADER)
-        if self._secret is None or len(said) != 1:
+        secrets = _values(headers, GATEWAY_HEADER)
+        if self._secret is None or len(secrets) != 1:
             return False
-        return hmac.compare_digest(_digest(said[0]), self._secret)
+        return hmac.compare_digest(_digest(secrets[0]), self._secret)
 
-    def _read_again(self) -> None:
+    def _reload_files(self) -> None:
         now = self._clock()
-        if now - self._read_at < READ_AGAIN_SECONDS:
+        if now - self._read_at < RELOAD_SECONDS:
             return
         self._read_at = now
-        found = {name: key for name, path in self._files.items() if (key := _first_line(path))}
-        keys = list(found.values())
-        usable = {name: key for name, key in found.items() if keys.count(key) == 1}
+        tenant_keys = {
+            name: key for name, path in self._files.items() if (key := _first_line(path))
+        }
+        keys = list(tenant_keys.values())
+        usable = {name: key for name, key in tenant_keys.items() if keys.count(key) == 1}
         self._digests = {name: _digest(key) for name, key in usable.items()}
         secret = self._gateway_secret and _first_line(self._gateway_secret)
         self._secret = _digest(secret) if secret else None
-        self._tell(frozenset(self._tenants.keys() - usable.keys()))
+        self._log_unusable(frozenset(self._tenants.keys() - usable.keys()))
 
-    def _tell(self, unusable: frozenset[str]) -> None:
+    def _log_unusable(self, unusable: frozenset[str]) -> None:
         for name in sorted(unusable - self._unusable):
             log.warning(
-                "tenant %s is refused: %s holds no key, or another tenant's",
+                "tenant %s is refused: %s contains no key, or the key of another tenant",
                 name,
                 self._files.get(name, "no file"),
             )
@@ -97,15 +114,15 @@ class Keys:
 
 
 def _key_in(headers: Headers) -> bytes | None:
-    """The key as the gateway reads it: x-api-key, else a bearer's token. None unless one."""
-    brought = _values(headers, b"x-api-key")
-    if not brought:
+    """Read the key as the gateway does: x-api-key, else a bearer token. None unless exactly one."""
+    candidates = _values(headers, b"x-api-key")
+    if not candidates:
         for value in _values(headers, b"authorization"):
             scheme, _, token = value.strip().partition(b" ")
-            brought.append(token.strip() if scheme.lower() == b"bearer" else b"")
-    if len(brought) != 1 or not 0 < len(brought[0]) <= _LONGEST_KEY:
+            candidates.append(token.strip() if scheme.lower() == b"bearer" else b"")
+    if len(candidates) != 1 or not 0 < len(candidates[0]) <= _MAX_KEY_BYTES:
         return None
-    return brought[0]
+    return candidates[0]
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
@@ -113,13 +130,13 @@ def _values(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def _first_line(path: Path) -> bytes | None:
-    """None for a file that cannot be read, or whose first line is no key."""
+    """Return the key in a file; None if it is unreadable or its first line is not a key."""
     try:
         with path.open("rb") as file:
-            line = file.readline(_LONGEST_KEY + 2).strip()
+            line = file.readline(_MAX_KEY_BYTES + 2).strip()
     except OSError:
         return None
-    return line if line and len(line) <= _LONGEST_KEY and line.isascii() else None
+    return line if line and len(line) <= _MAX_KEY_BYTES and line.isascii() else None
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of a tenant's minute: what was used, and what requests under way may still use.
+"""The ledger of a tenant's minute: used tokens, and tokens reserved by running requests.
 
-The rule, of every ledger: a request is admitted only if the tokens used in the last minute, the
-tokens that requests under way may still use, and its own fit into `tokens_per_minute`. Used tokens
-count from when the ledger is told of them, which is never before they are made. So in no minute
-whatsoever does a tenant use more (docs/explanation/token-budgets.md has the proof).
+Every ledger follows one rule: it admits a request only if the tokens used in the last minute, the
+tokens that running requests may still use, and the request's own fit into `tokens_per_minute`. Used
+tokens count from the moment they are reported, which is never before they are generated. So a
+tenant exceeds its limit in no minute (docs/explanation/token-budgets.md has the proof).
 
-A second's amounts are kept together and count until a minute after that second's end: a minute is
-60 to 61 seconds, never less, and an account has at most 62 entries.
+The ledger adds up the amounts of each second and counts them until a minute after that second's
+end. So a minute lasts 60 to 61 seconds, and an account has at most 62 entries.
 """
 
 from __future__ import annotations
@@ -18,69 +18,65 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.budgets.tenant import TenantLimits
 
 MINUTE = 60.0
 SLOT = 1.0
-Over = Literal["requests", "tokens", "size", "concurrency"]
+ExceededLimit = Literal["requests", "tokens", "size", "concurrency"]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What an account holds after an operation; times in seconds from now.
+class AccountStatus:
+    """An account after an operation; times in seconds from now."""
 
-    `used`: tokens of the last minute. `held`: tokens that requests under way may still use.
-    `requests`: admitted in the last minute. `under_way`: requests that have not ended.
-    `over`: which limit refused the request; `size`: it does not fit into an empty minute, either.
-    `retry_after`: when it would fit if nobody else asked; 1 where requests under way decide.
-    """
-
-    used: int
-    held: int
-    requests: int
-    under_way: int
+    used: int  # tokens of the last minute
+    held: int  # tokens that running requests may still use
+    requests: int  # admitted in the last minute
+    in_flight: int
     reset_tokens: float
     reset_requests: float
-    over: Over | None = None
+    # The limit that refused the request. `size`: it does not fit into an empty minute either.
+    exceeded: ExceededLimit | None = None
+    # When the request fits, without other requests; 1 if that depends on running requests.
     retry_after: float = 0.0
 
 
 @dataclass
-class Claim:
-    """A request's place in a ledger. `used`: tokens so far, beyond `reserved` only by mistake."""
+class TokenClaim:
+    """A request's reservation in a ledger."""
 
-    tenant: Tenant
+    tenant: TenantLimits
     grant: str
     reserved: int
-    used: int = 0
+    used: int = 0  # tokens so far; more than `reserved` only by mistake
 
 
-class LedgerUnreachable(Exception):  # noqa: N818 - no error of its own: what follows is a setting
+class LedgerUnreachable(Exception):  # noqa: N818 - not always an error: a setting decides
     """The store does not answer."""
 
 
-class Ledger(Protocol):
-    """Each operation is atomic. `lease`: seconds for which a claim lives without `renew`."""
+class TokenLedger(Protocol):
+    """A store of accounts. Each operation is atomic."""
 
-    lease: float
+    lease: float  # seconds for which a claim lives without `renew`
 
-    async def reserve(self, claim: Claim) -> Standing:
-        """Hold `claim.reserved` tokens, or say in `over` why not. Asked again it changes nothing.
+    async def reserve(self, claim: TokenClaim) -> AccountStatus:
+        """Reserve `claim.reserved` tokens, or set `exceeded`. Idempotent.
 
-        Raises LedgerUnreachable: the claim may hold all the same, until its lease ends.
+        Raises LedgerUnreachable: the reservation may exist until its lease ends.
         """
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
-        """Prolong the leases, and count `used` so far. Raises LedgerUnreachable."""
+    async def renew(self, claims: Sequence[TokenClaim]) -> None:
+        """Renew the leases and count `used` so far. Raises LedgerUnreachable."""
 
-    async def settle(self, claim: Claim) -> Standing:
-        """Count `used`, give the rest back. Asked again it changes nothing.
+    async def settle(self, claim: TokenClaim) -> AccountStatus:
+        """Count `used` and release the remaining tokens. Idempotent.
 
         Raises LedgerUnreachable.
         """
 
     async def aclose(self) -> None:
-        """Let connections go."""
+        """Close connections."""
 
 
 @dataclass
@@ -90,21 +86,21 @@ class _Slot:
     requests: int = 0
 
     def until(self, minute: float) -> float:
-        """When its amounts count no longer."""
+        """The time at which its amounts expire."""
         return (self.second + 1) * SLOT + minute
 
 
 @dataclass
 class _Account:
     slots: deque[_Slot] = field(default_factory=deque)
-    held: dict[str, int] = field(default_factory=dict)  # by grant: what it may still use
+    held: dict[str, int] = field(default_factory=dict)  # tokens that each grant may still use
     tokens: int = 0
     requests: int = 0
     held_tokens: int = 0
 
 
 class MemoryLedger:
-    """In this process, for one frontend: it ends with its requests, so there are no leases."""
+    """A ledger in this process, for one frontend. It ends with its requests: no leases needed."""
 
     lease = float("inf")
 
@@ -115,52 +111,52 @@ class MemoryLedger:
         self._minute = minute
         self._accounts: dict[str, _Account] = {}
 
-    async def reserve(self, claim: Claim) -> Standing:
+    async def reserve(self, claim: TokenClaim) -> AccountStatus:
         """As in Ledger."""
         account, now = self._account(claim.tenant)
         if claim.grant in account.held:
-            return self._standing(account, now)
-        over, retry_after = self._refusal(account, claim, now)
-        if over is not None:
-            return self._standing(account, now, over, retry_after)
+            return self._status(account, now)
+        exceeded, retry_after = self._exceeded_limit(account, claim, now)
+        if exceeded is not None:
+            return self._status(account, now, exceeded, retry_after)
         account.held[claim.grant] = claim.reserved
         account.held_tokens += claim.reserved
         self._count(account, now, requests=1)
-        return self._standing(account, now)
+        return self._status(account, now)
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
+    async def renew(self, claims: Sequence[TokenClaim]) -> None:
         """As in Ledger."""
         for claim in claims:
             account, now = self._account(claim.tenant)
-            left = account.held.get(claim.grant)
-            if left is None:
+            remaining = account.held.get(claim.grant)
+            if remaining is None:
                 continue
-            used = min(claim.used, claim.reserved) - (claim.reserved - left)
+            used = min(claim.used, claim.reserved) - (claim.reserved - remaining)
             if used > 0:
                 account.held[claim.grant] -= used
                 account.held_tokens -= used
                 self._count(account, now, tokens=used)
 
-    async def settle(self, claim: Claim) -> Standing:
+    async def settle(self, claim: TokenClaim) -> AccountStatus:
         """As in Ledger."""
         account, now = self._account(claim.tenant)
-        left = account.held.pop(claim.grant, None)
-        if left is not None:
-            account.held_tokens -= left
-            self._count(account, now, tokens=max(0, claim.used - (claim.reserved - left)))
-        return self._standing(account, now)
+        remaining = account.held.pop(claim.grant, None)
+        if remaining is not None:
+            account.held_tokens -= remaining
+            self._count(account, now, tokens=max(0, claim.used - (claim.reserved - remaining)))
+        return self._status(account, now)
 
     async def aclose(self) -> None:
         """As in Ledger."""
 
-    def _account(self, tenant: Tenant) -> tuple[_Account, float]:
-        """The tenant's account without what counts no longer; and the time."""
+    def _account(self, tenant: TenantLimits) -> tuple[_Account, float]:
+        """Return the tenant's account without expired amounts, and the current time."""
         now = self._clock()
         account = self._accounts.setdefault(tenant.name, _Account())
         while account.slots and account.slots[0].until(self._minute) <= now:
-            gone = account.slots.popleft()
-            account.tokens -= gone.tokens
-            account.requests -= gone.requests
+            expired = account.slots.popleft()
+            account.tokens -= expired.tokens
+            account.requests -= expired.requests
         return account, now
 
     def _count(self, account: _Account, now: float, tokens: int = 0, requests: int = 0) -> None:
@@ -172,48 +168,54 @@ class MemoryLedger:
         account.tokens += tokens
         account.requests += requests
 
-    def _refusal(self, account: _Account, claim: Claim, now: float) -> tuple[Over | None, float]:
-        """Which limit is in the way, and for how long."""
+    def _exceeded_limit(
+        self, account: _Account, claim: TokenClaim, now: float
+    ) -> tuple[ExceededLimit | None, float]:
+        """Return the exceeded limit, and the seconds until it frees enough."""
         tenant = claim.tenant
-        if (most := tenant.tokens_per_minute) is not None:
-            if claim.reserved > most:
+        if (limit := tenant.tokens_per_minute) is not None:
+            if claim.reserved > limit:
                 return "size", 0.0
-            if (excess := account.tokens + account.held_tokens + claim.reserved - most) > 0:
-                return "tokens", self._until_gone(account, now, "tokens", excess)
-        most = tenant.requests_per_minute
-        if most is not None and account.requests >= most:
-            return "requests", self._until_gone(
-                account, now, "requests", account.requests + 1 - most
+            if (excess := account.tokens + account.held_tokens + claim.reserved - limit) > 0:
+                return "tokens", self._seconds_until_freed(account, now, "tokens", excess)
+        limit = tenant.requests_per_minute
+        if limit is not None and account.requests >= limit:
+            return "requests", self._seconds_until_freed(
+                account, now, "requests", account.requests + 1 - limit
             )
         if tenant.concurrency is not None and len(account.held) >= tenant.concurrency:
             return "concurrency", SLOT
         return None, 0.0
 
-    def _until_gone(
-        self, account: _Account, now: float, what: Literal["tokens", "requests"], amount: int
+    def _seconds_until_freed(
+        self, account: _Account, now: float, amount_name: Literal["tokens", "requests"], amount: int
     ) -> float:
         for slot in account.slots:
-            amount -= getattr(slot, what)
+            amount -= getattr(slot, amount_name)
             if amount <= 0:
                 return slot.until(self._minute) - now
         return SLOT
 
-    def _standing(
-        self, account: _Account, now: float, over: Over | None = None, retry_after: float = 0.0
-    ) -> Standing:
-        last_tokens = next((one for one in reversed(account.slots) if one.tokens), None)
-        last_request = next((one for one in reversed(account.slots) if one.requests), None)
+    def _status(
+        self,
+        account: _Account,
+        now: float,
+        exceeded: ExceededLimit | None = None,
+        retry_after: float = 0.0,
+    ) -> AccountStatus:
+        last_tokens = next((slot for slot in reversed(account.slots) if slot.tokens), None)
+        last_request = next((slot for slot in reversed(account.slots) if slot.requests), None)
         reset = max(
             last_tokens.until(self._minute) - now if last_tokens else 0.0,
             self._minute if account.held_tokens else 0.0,
         )
-        return Standing(
+        return AccountStatus(
             used=account.tokens,
             held=account.held_tokens,
             requests=account.requests,
-            under_way=len(account.held),
+            in_flight=len(account.held),
             reset_tokens=reset,
             reset_requests=last_request.until(self._minute) - now if last_request else 0.0,
-            over=over,
+            exceeded=exceeded,
             retry_after=retry_after,
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of several frontends, in Redis: each operation is one run of ledger.lua.
+"""A ledger shared by several frontends, in Redis: each operation is one run of ledger.lua.
 
-What is true after a frontend's death, a lost answer or Redis' restart is said in ledger.lua and
-tested in tests/frontend/test_redis_ledger.py. Redis' clock is the only one.
+ledger.lua documents the guarantees after a frontend's crash, a lost answer and a restart of Redis;
+tests/frontend/test_redis_ledger.py tests them. Only Redis' clock counts.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from redis.exceptions import RedisError
 
 from tritonctl.frontend.budgets.ledger import (
     MINUTE,
-    Claim,
+    AccountStatus,
+    ExceededLimit,
     LedgerUnreachable,
-    Over,
-    Standing,
+    TokenClaim,
 )
 
 LEASE_SECONDS = 30.0
 _CONNECTIONS = 64
 _ANSWER_SECONDS = 1.0
-_REST_SECONDS = 0.5  # after a failure: what asks meanwhile is told so at once
-_CLAIMS = 500  # in one script: some ms, in which Redis does nothing else
+_BACKOFF_SECONDS = 0.5  # after a failure, operations fail at once for this long
+_MAX_CLAIMS = 500  # per script run: it blocks Redis for some ms
 
 
 class RedisLedger:
-    """Accounts under `PREFIX:{TENANT}:*`, one hash slot each, so that a cluster serves, too.
+    """Accounts under `PREFIX:{TENANT}:*`, one hash slot each, which suits a Redis cluster.
 
-    `now`: milliseconds in place of Redis' clock, for tests.
+    `now`: replaces Redis' clock in tests, milliseconds.
     """
 
     def __init__(
@@ -71,34 +71,36 @@ class RedisLedger:
         text = Path(__file__).with_name("ledger.lua").read_text(encoding="utf-8")
         self._script = self._redis.register_script(text)
 
-    async def reserve(self, claim: Claim) -> Standing:
+    async def reserve(self, claim: TokenClaim) -> AccountStatus:
         """As in Ledger."""
         tenant = claim.tenant
         limits = (tenant.requests_per_minute, tenant.tokens_per_minute, tenant.concurrency)
-        asked = ("" if limit is None else limit for limit in limits)
-        return await self._run("reserve", tenant.name, claim.grant, claim.reserved, *asked)
+        limit_arguments = ("" if limit is None else limit for limit in limits)
+        return await self._run(
+            "reserve", tenant.name, claim.grant, claim.reserved, *limit_arguments
+        )
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
+    async def renew(self, claims: Sequence[TokenClaim]) -> None:
         """As in Ledger."""
         by_tenant = sorted(claims, key=lambda claim: claim.tenant.name)
         for name, group in groupby(by_tenant, key=lambda claim: claim.tenant.name):
-            mine = list(group)
-            for start in range(0, len(mine), _CLAIMS):
-                told: list[str | int] = []
-                for claim in mine[start : start + _CLAIMS]:
-                    told += (claim.grant, claim.reserved, claim.used)
-                await self._run("renew", name, *told)
+            tenant_claims = list(group)
+            for start in range(0, len(tenant_claims), _MAX_CLAIMS):
+                arguments: list[str | int] = []
+                for claim in tenant_claims[start : start + _MAX_CLAIMS]:
+                    arguments += (claim.grant, claim.reserved, claim.used)
+                await self._run("renew", name, *arguments)
 
-    async def settle(self, claim: Claim) -> Standing:
+    async def settle(self, claim: TokenClaim) -> AccountStatus:
         """As in Ledger."""
-        told = (claim.grant, claim.reserved, claim.used)
-        return await self._run("settle", claim.tenant.name, *told)
+        arguments = (claim.grant, claim.reserved, claim.used)
+        return await self._run("settle", claim.tenant.name, *arguments)
 
     async def aclose(self) -> None:
         """As in Ledger."""
         await self._redis.aclose()
 
-    async def _run(self, operation: str, tenant: str, *told: str | int) -> Standing:
+    async def _run(self, operation: str, tenant: str, *arguments: str | int) -> AccountStatus:
         if self._clock() < self._down_until:
             raise LedgerUnreachable
         keys = [f"{self._prefix}:{{{tenant}}}:{part}" for part in ("minute", "held", "leases")]
@@ -107,20 +109,22 @@ class RedisLedger:
         try:
             answer = await cast(
                 "Awaitable[list[Any]]",
-                self._script(keys=keys, args=[operation, now, minute, lease, *told]),
+                self._script(keys=keys, args=[operation, now, minute, lease, *arguments]),
             )
         except (RedisError, OSError, TimeoutError) as error:
-            self._down_until = self._clock() + _REST_SECONDS
+            self._down_until = self._clock() + _BACKOFF_SECONDS
             raise LedgerUnreachable(str(error)) from error
-        over, used, held, requests, under_way, *times = answer
-        reset_tokens, reset_requests, retry_after = (int(one) / 1000 for one in times)
-        return Standing(
+        exceeded, used, held, requests, in_flight, *times = answer
+        reset_tokens, reset_requests, retry_after = (
+            int(milliseconds) / 1000 for milliseconds in times
+        )
+        return AccountStatus(
             used=int(used),
             held=int(held),
             requests=int(requests),
-            under_way=int(under_way),
+            in_flight=int(in_flight),
             reset_tokens=reset_tokens,
             reset_requests=reset_requests,
-            over=cast("Over | None", over.decode() or None),
+            exceeded=cast("ExceededLimit | None", exceeded.decode() or None),
             retry_after=retry_after,
         )

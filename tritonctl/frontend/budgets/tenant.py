@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant: what it may have in any minute, at once, and before whom it is served."""
+"""A tenant: its limits and its priority."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tenant:
-    """One of `gateway.tenants`, or everybody where there are none. None: without a limit.
-
-    `priority`: Triton's, 1 goes first; None: the server's default level.
-    """
+class TenantLimits:
+    """One of `gateway.tenants`; without tenants, all clients together. None: no limit."""
 
     name: str
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrency: int | None = None
-    priority: int | None = None
+    priority: int | None = None  # Triton's: 1 goes first; None: the server's default level
 
     @property
     def unlimited(self) -> bool:
-        """Whether there is nothing to count."""
+        """Whether the tenant has no limits."""
         limits = (self.requests_per_minute, self.tokens_per_minute, self.concurrency)
         return limits == (None, None, None)
 
 
-EVERYBODY = Tenant("")  # where no tenants are configured
+ALL_CLIENTS = TenantLimits("")  # used if no tenants are configured

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fits into a model's context, by the limits in the configuration that the server runs."""
+"""A model's context limits, from the configuration that the server runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from tritonctl.protocol.model_config import Config
 
-# Parameters of our engines' and tokenizers' config.pbtxt.
+# Parameters in config.pbtxt of our engines and tokenizers.
 _SEQUENCE, _INPUT = "max_seq_len", "max_input_len"
 _BLOCKS, _BLOCK = "num_kv_blocks", "block_size"
 
 
 class ContextLengthError(Exception):
-    """A request that cannot fit. `param`: whether the prompt alone is too long, or max_tokens is.
+    """A request that does not fit into the context. Its text is OpenAI's.
 
-    The text is OpenAI's, with the numbers of this request.
+    `prompt_alone`: the prompt is too long; otherwise `max_tokens` is too large.
     """
 
     def __init__(self, text: str, *, prompt_alone: bool) -> None:
@@ -26,14 +26,14 @@ class ContextLengthError(Exception):
 
 @dataclass(frozen=True)
 class ContextLimits:
-    """Tokens. context: prompt and answer together. prompt: the prompt alone. None: not known."""
+    """Limits in tokens. None: unknown."""
 
-    context: int | None = None
-    prompt: int | None = None
+    context: int | None = None  # prompt and answer together
+    prompt: int | None = None  # the prompt alone
 
     @classmethod
     def of(cls, configs: Iterable[Config]) -> ContextLimits:
-        """The tightest of a model and its steps; what no configuration says is None."""
+        """The tightest limits in the configurations of a model and its steps."""
         sequence, prompt, cache = [], [], []
         for config in configs:
             values = _numbers(config.get("parameters") or {})
@@ -41,13 +41,13 @@ class ContextLimits:
             prompt += [values[_INPUT]] if _INPUT in values else []
             if _BLOCKS in values and _BLOCK in values:
                 cache.append(values[_BLOCKS] * values[_BLOCK])
-        # A request alone in the KV cache is the longest that there can be.
+        # No request can be longer than the KV cache.
         return cls(min(sequence + cache, default=None), min(prompt, default=None))
 
     def answer_room(self, prompt_tokens: int, max_tokens: int | None) -> int | None:
-        """How many tokens the answer may have; None where no limit is known and none was given.
+        """Return the maximum number of answer tokens; None if no limit is known or requested.
 
-        Without `max_tokens`: all that the context has left. Raises ContextLengthError.
+        Without `max_tokens` it is the remaining context. Raises ContextLengthError.
         """
         if self.prompt is not None and prompt_tokens > self.prompt:
             raise self.too_long(str(prompt_tokens))
@@ -66,18 +66,18 @@ class ContextLimits:
         return room if max_tokens is None else max_tokens
 
     def too_long(self, tokens: str) -> ContextLengthError:
-        """The error for a prompt of so many tokens: a number, or `more than` one."""
-        limit, what = self.context, "maximum context length"
+        """Create the error for a prompt. tokens: a number, or `more than` a number."""
+        limit, limit_name = self.context, "maximum context length"
         if self.prompt is not None and (limit is None or self.prompt < limit - 1):
-            limit, what = self.prompt, "longest prompt (max_input_len)"
+            limit, limit_name = self.prompt, "longest prompt (max_input_len)"
         return ContextLengthError(
-            f"This model's {what} is {limit} tokens. However, your prompt has {tokens} tokens. "
-            "Shorten the prompt.",
+            f"This model's {limit_name} is {limit} tokens. However, your prompt has {tokens} "
+            "tokens. Shorten the prompt.",
             prompt_alone=True,
         )
 
 
 def _numbers(parameters: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
-    """Those parameters that are whole numbers above 0."""
+    """Return the parameters that are positive integers."""
     texts = {name: str(value.get("string_value", "")).strip() for name, value in parameters.items()}
     return {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text)}

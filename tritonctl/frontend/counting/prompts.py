@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts prompts, for every model that the server has: exactly, or by a guess that says so."""
+"""Count the prompts of every model on the server, exactly or by an estimate."""
 
 from __future__ import annotations
 
@@ -9,91 +9,88 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tritonctl.frontend.counting.context import ContextLimits
-from tritonctl.frontend.counting.sources import source_of
+from tritonctl.frontend.counting.sources import tokenizer_source_of
 from tritonctl.frontend.counting.worker import (
     CountingWorker,
     CountUnavailableError,
-    Source,
     Tensors,
+    TokenizerSource,
     TooLongToCountError,
 )
 from tritonctl.protocol.model_config import Config
 
 _BYTES_A_TOKEN = 4
-_TEMPLATE_TOKENS = 32  # special tokens, and what surrounds messages besides their JSON
+_TEMPLATE_TOKENS = 32  # special tokens, and the template's text around messages
 _RESTART_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Count:
-    """Tokens of a request's prompt, or of all its items; a guess unless `exact`.
-
-    at_most: no fewer than there are, guess or not: no token has less than a byte.
-    """
+    """Tokens of a request's prompt, or of all its items."""
 
     tokens: int
-    at_most: int
-    exact: bool = True
+    upper_bound: int  # valid for estimates, too: every token has at least one byte
+    exact: bool = True  # otherwise `tokens` is an estimate
 
 
 @dataclass
-class _Counted:
+class _CountedModel:
     worker: CountingWorker
-    source: Source
+    source: TokenizerSource
     restarted: float = float("-inf")
 
 
 class PromptCounter:
-    """One for the frontend; `say` is told once for each model why it cannot be counted.
+    """Counts prompts for all models of the frontend.
 
-    repository: of the served models, where this process can read it. library: the folder that
-    countlib lies in (python_backends).
+    repository: the model repository, if this process can read it. library: the folder that contains
+    countlib (python_backends). warn: called once per model that cannot be counted.
     """
 
     def __init__(
         self,
         repository: Path | None,
         library: Path | None,
-        say: Callable[[str], object],
+        warn: Callable[[str], object],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repository = repository
         self._library = library
-        self._say = say
+        self._warn = warn
         self._clock = clock
-        self._models: dict[str, _Counted] = {}
+        self._models: dict[str, _CountedModel] = {}
         self._limits: dict[str, ContextLimits] = {}
-        self._said: set[str] = set()
+        self._warned_models: set[str] = set()
 
     async def configure(self, model: str, configs: Mapping[str, Config]) -> None:
-        """Take a model's configuration, and its steps', as the server runs them now."""
+        """Apply the current configurations of a model and its steps."""
         self._limits[model] = ContextLimits.of(configs.values())
         source = None
         if self._repository is not None and self._library is not None:
-            source = source_of(model, configs, self._repository)
-        known = self._models.get(model)
+            source = tokenizer_source_of(model, configs, self._repository)
+        counted = self._models.get(model)
         if source is None or self._library is None:
             await self.forget(model)
-            self._once(model, "no tokenizer of it can be read here")
-        elif known is None or known.source != source:
+            self._warn_once(model, "this process cannot read its tokenizer")
+        elif counted is None or counted.source != source:
             await self.forget(model)
             worker = CountingWorker(source, self._library, clock=self._clock)
-            self._models[model] = _Counted(worker, source)
+            self._models[model] = _CountedModel(worker, source)
 
     async def start(self) -> None:
-        """Load every model's tokenizer now, so that the first request need not wait for it."""
+        """Load every model's tokenizer now, so that the first request does not wait for it."""
         for model, counted in self._models.items():
             try:
                 await counted.worker.start()
             except CountUnavailableError as error:
-                self._once(model, str(error))
+                self._warn_once(model, str(error))
 
     async def count(self, model: str, tensors: Tensors) -> Count:
-        """Of the public tensors that a request will send.
+        """Count the tokens of a request's public tensors.
 
-        Raises CountRefusedError for what the tokenizer step would refuse, ContextLengthError for a
-        prompt that is longer than could be counted.
+        Raises CountRefusedError if the tokenizer step would refuse the request, ContextLengthError
+        for a prompt that is too long to be counted.
         """
         counted = self._models.get(model)
         if counted is None:
@@ -101,25 +98,27 @@ class PromptCounter:
         try:
             tokens = sum(await counted.worker.count(tensors))
         except CountUnavailableError as error:
-            self._once(model, str(error))
+            self._warn_once(model, str(error))
             return _guess(tensors)
         except TooLongToCountError as error:
             raise self.limits(model).too_long(str(error).removesuffix(" tokens")) from error
-        self._said.discard(model)
+        self._warned_models.discard(model)
         return Count(tokens, tokens)
 
     def tokenizer(self, model: str) -> str | None:
-        """Its tokenizer.json, the one that the server has; None where none can be read."""
+        """Return the path of the server's tokenizer.json; None if it cannot be read."""
         counted = self._models.get(model)
         return None if counted is None else str(counted.source.tokenizer)
 
     def limits(self, model: str) -> ContextLimits:
-        """What fits into the model's context."""
+        """Return the model's context limits."""
         return self._limits.get(model, ContextLimits())
 
-    async def served(self, model: str, count: Count, num_input_tokens: int) -> bool:
-        """Compare with what the server counted; False, and the tokenizer is read again, if it
-        differs: the model has been updated since."""
+    async def compare_with_server(self, model: str, count: Count, num_input_tokens: int) -> bool:
+        """Compare with the server's count.
+
+        If the counts differ, the model was updated: load the tokenizer again and return False.
+        """
         counted = self._models.get(model)
         if counted is None or not count.exact or count.tokens == num_input_tokens:
             return True
@@ -127,12 +126,12 @@ class PromptCounter:
         if now - counted.restarted >= _RESTART_SECONDS:
             counted.restarted = now
             old = counted.worker
-            counted.worker = old.again()
+            counted.worker = old.recreate()
             await old.close()
         return False
 
     async def forget(self, model: str) -> None:
-        """The model is not served any more."""
+        """Stop counting a model that is no longer deployed."""
         if counted := self._models.pop(model, None):
             await counted.worker.close()
 
@@ -141,17 +140,17 @@ class PromptCounter:
         for model in list(self._models):
             await self.forget(model)
 
-    def _once(self, model: str, reason: str) -> None:
-        if model not in self._said:
-            self._said.add(model)
-            self._say(
-                f"prompts of {model} are not counted before they are sent, their length is "
-                f"guessed: {reason}"
+    def _warn_once(self, model: str, reason: str) -> None:
+        if model not in self._warned_models:
+            self._warned_models.add(model)
+            self._warn(
+                f"prompts of {model} are not counted before they are sent; their length is "
+                f"estimated: {reason}"
             )
 
 
-def most_tokens(texts: Sequence[bytes]) -> int:
-    """No fewer than texts have, with what their template adds: no token has less than a byte."""
+def max_token_count(texts: Sequence[bytes]) -> int:
+    """Upper bound for texts with their template: every token has at least one byte."""
     return sum(map(len, texts)) + _TEMPLATE_TOKENS * (1 + len(texts))
 
 
@@ -163,4 +162,4 @@ def _guess(tensors: Tensors) -> Count:
         if isinstance(value, str)
     ]
     size = sum(map(len, texts))
-    return Count(max(1, -(-size // _BYTES_A_TOKEN)), most_tokens(texts), exact=False)
+    return Count(max(1, -(-size // _BYTES_A_TOKEN)), max_token_count(texts), exact=False)

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a served model's tokenizer lies, and what its step does with it."""
+"""Find a deployed model's tokenizer and its step's parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from tritonctl.frontend.counting.worker import Source
+from tritonctl.frontend.counting.worker import TokenizerSource
 from tritonctl.protocol.model_config import Config, all_steps
 
-_SPECIAL, _LONGEST = "add_special_tokens", "max_input_len"
+_SPECIAL, _MAX_INPUT = "add_special_tokens", "max_input_len"
 
 
-def source_of(model: str, configs: Mapping[str, Config], repository: Path) -> Source | None:
-    """What counts a model's prompts; None where no step of it tokenises by a folder of its own.
+def tokenizer_source_of(
+    model: str, configs: Mapping[str, Config], repository: Path
+) -> TokenizerSource | None:
+    """Return the tokenizer of a model; None if no step has a tokenizer folder.
 
-    `configs`: the model's and its steps', as the server runs them. The tokenizer is a step of its
-    own, or the engine does that work (`serving.fused`).
+    `configs`: the current ones of the model and its steps. The tokenizer is a separate step, or
+    part of the engine (`serving.fused`).
     """
     for name in [*all_steps(model, configs), model]:
         folder = _version_folder(repository / name)
@@ -26,15 +28,15 @@ def source_of(model: str, configs: Mapping[str, Config], repository: Path) -> So
         settings = {
             key: str(value.get("string_value", "")).strip() for key, value in values.items()
         }
-        if _SPECIAL in settings and settings.get(_LONGEST, "").isdecimal():
-            return Source(folder, int(settings[_LONGEST]), settings[_SPECIAL].lower())
+        if _SPECIAL in settings and settings.get(_MAX_INPUT, "").isdecimal():
+            return TokenizerSource(folder, int(settings[_MAX_INPUT]), settings[_SPECIAL].lower())
         if (folder / "task" / "task.json").is_file():
-            return Source(folder)
+            return TokenizerSource(folder)
     return None
 
 
 def _version_folder(model: Path) -> Path | None:
-    """The newest version, which is the one that is served."""
+    """Return the newest version's folder, which Triton loads."""
     if not model.is_dir():
         return None
     versions = [each for each in model.iterdir() if each.name.isdecimal() and each.is_dir()]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which replica a request goes to: their load, their health, and the choice."""
+"""Route requests to replicas by load and health."""

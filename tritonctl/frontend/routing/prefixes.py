@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which replica has lately read how much of a prompt's beginning: its KV cache may still have it.
+"""Remember which replica recently read a prompt's prefix: its KV cache may still contain it.
 
-A prompt is cut into blocks; the hash of each covers all that stands before it, so equal hashes mean
-equal beginnings. What is remembered is bounded: the blocks used longest ago are forgotten.
+A prompt is split into blocks. A block's hash covers everything before it, so equal hashes mean
+equal prefixes. The memory is bounded: it forgets the least recently used blocks.
 """
 
 from __future__ import annotations
@@ -12,47 +12,47 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 BLOCK_BYTES = 256
-_MOST_BLOCKS = 64  # of a prompt: 16 KiB are a beginning
+_MAX_PROMPT_BLOCKS = 64  # 16 KiB of a prompt
 _DIGEST_BYTES = 8
 
 
 def block_hashes(prompt: bytes, model: str) -> tuple[bytes, ...]:
-    """A hash for each whole block of a prompt's beginning; none of a short prompt."""
+    """Return a hash for each complete block of a prompt's prefix; () for a short prompt."""
     digest = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES)
     hashes = []
-    end = min(len(prompt) // BLOCK_BYTES, _MOST_BLOCKS) * BLOCK_BYTES
-    for begin in range(0, end, BLOCK_BYTES):
-        digest.update(prompt[begin : begin + BLOCK_BYTES])
+    end = min(len(prompt) // BLOCK_BYTES, _MAX_PROMPT_BLOCKS) * BLOCK_BYTES
+    for start in range(0, end, BLOCK_BYTES):
+        digest.update(prompt[start : start + BLOCK_BYTES])
         hashes.append(digest.copy().digest())
     return tuple(hashes)
 
 
 class PrefixMemory:
-    """Blocks by the replica that read them last, at most `most_blocks` of them all."""
+    """The replica that last read each block, for at most `max_blocks` blocks."""
 
-    def __init__(self, most_blocks: int = 65_536) -> None:
-        self._most_blocks = most_blocks
+    def __init__(self, max_blocks: int = 65_536) -> None:
+        self._max_blocks = max_blocks
         self._replicas: OrderedDict[bytes, str] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._replicas)
 
-    def longest(self, hashes: Sequence[bytes]) -> str | None:
-        """The replica that read the most of this prompt's beginning; None if none did."""
+    def best_match(self, hashes: Sequence[bytes]) -> str | None:
+        """Return the replica that read the longest prefix of this prompt; None if unknown."""
         return next(
-            (self._replicas[one] for one in reversed(hashes) if one in self._replicas), None
+            (self._replicas[block] for block in reversed(hashes) if block in self._replicas), None
         )
 
     def read(self, hashes: Sequence[bytes], replica: str) -> None:
-        """A replica reads this prompt."""
-        for one in hashes:
-            self._replicas[one] = replica
-            self._replicas.move_to_end(one)
-        while len(self._replicas) > self._most_blocks:
+        """Record that a replica reads this prompt."""
+        for block in hashes:
+            self._replicas[block] = replica
+            self._replicas.move_to_end(block)
+        while len(self._replicas) > self._max_blocks:
             self._replicas.popitem(last=False)
 
     def forget(self, replica: str) -> None:
-        """A replica has gone, and its cache with it."""
-        gone = [one for one, where in self._replicas.items() if where == replica]
-        for one in gone:
-            del self._replicas[one]
+        """Forget a replica that was removed, with its cache."""
+        forgotten = [block for block, holder in self._replicas.items() if holder == replica]
+        for block in forgotten:
+            del self._replicas[block]

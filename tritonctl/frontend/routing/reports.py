@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica says of itself in its metrics: streams that run and wait, its KV cache.
+"""Read a replica's report from its metrics: running and waiting streams, KV cache usage.
 
-Only the few lines that are needed are read: a page of Triton's has hundreds, and this one is read
-several times a second.
+Only the required lines are parsed: a page of Triton has hundreds, and it is read several times a
+second.
 """
 
 from __future__ import annotations
@@ -24,37 +24,35 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True)
-class Report:
-    """Of all models at one replica. at: when it was read, seconds of the frontend's clock.
+class ReplicaReport:
+    """Load of all models at one replica."""
 
-    active, waiting: requests. kv_used: share of the fullest KV cache, 0 to 1; 0 without any.
-    """
-
-    active: float
-    waiting: float
-    kv_used: float
-    at: float
+    active: float  # requests
+    waiting: float  # requests
+    kv_used: float  # usage of the fullest KV cache, 0 to 1; 0 without any
+    at: float  # when the page was requested, seconds of the frontend's clock
 
     def is_fresh(self, now: float, seconds: float) -> bool:
-        """Whether it is young enough to be believed."""
+        """Whether the report is at most this old."""
         return 0 <= now - self.at <= seconds
 
 
-def read_report(page: str, at: float) -> Report:
-    """The report in a page of metrics."""
+def read_report(page: str, at: float) -> ReplicaReport:
+    """Parse the report from a page of metrics."""
     figures: dict[str, dict[str, float]] = {name: {} for name in _FIGURES}
     for name, text, value in _LINE.findall(page):
         labels = dict(_LABEL.findall(text))
         for figure, sources in _FIGURES.items():
             if any(
-                name == series and wanted.items() <= labels.items() for series, wanted in sources
+                name == series and required_labels.items() <= labels.items()
+                for series, required_labels in sources
             ):
                 by_model, model = figures[figure], labels.get("model", "")
-                by_model[model] = by_model.get(model, 0.0) + float(value)  # over its instances
+                by_model[model] = by_model.get(model, 0.0) + float(value)  # sum of its instances
     shares = [
         used / (used + free)
         for model, used in figures["kv_used"].items()
         if used + (free := figures["kv_free"].get(model, 0.0))
     ]
     active, waiting = (sum(figures[name].values()) for name in ("active", "waiting"))
-    return Report(active, waiting, max(shares, default=0.0), at)
+    return ReplicaReport(active, waiting, max(shares, default=0.0), at)

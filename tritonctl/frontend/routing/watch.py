@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the replicas how they are, again and again: ready or not, how busy, and which there are.
+"""Poll the replicas: addresses, readiness, load and configurations.
 
-Nothing here decides; the router does, with what it was told last.
+It makes no decisions; the router decides with the latest results.
 """
 
 from __future__ import annotations
@@ -21,66 +21,66 @@ from tritonctl.protocol.http import open_url
 from tritonctl.protocol.model_config import Config, steps_of
 
 REPORT_SECONDS, READY_SECONDS, NAMES_SECONDS, CONFIGURATION_SECONDS = 0.25, 1.0, 5.0, 10.0
-_MOST_PAGE_BYTES = 4_000_000
+_MAX_PAGE_BYTES = 4_000_000
 
 
 @dataclass(frozen=True)
-class Upstream:
-    """A server, or a DNS name that stands for several. metrics_port: None: its page is not read."""
+class UpstreamServer:
+    """A server, or a DNS name of several servers."""
 
     host: str
     port: int
-    metrics_port: int | None = None
+    metrics_port: int | None = None  # None: its metrics are not read
 
     @property
     def url(self) -> str:
-        """`host:port` of gRPC."""
+        """`host:port` of the gRPC endpoint."""
         return f"{self.host}:{self.port}"
 
 
-class Watch:
-    """Runs beside the router until it is closed. `say` hears of replicas that come and go."""
+class ReplicaWatch:
+    """Polls the replicas until it is closed. `log`: receives messages about their changes."""
 
     def __init__(
         self,
         router: Router,
         client: AsyncTritonClient,
-        upstreams: Sequence[Upstream],
+        upstreams: Sequence[UpstreamServer],
         models: Sequence[str],
         counter: PromptCounter,
-        say: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         self._router = router
         self._client = client
         self._upstreams = upstreams
         self._models = models
         self._counter = counter
-        self._say = say
+        self._log = log
         self._pages: Mapping[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Look once, then go on looking."""
-        await self.look_up()
-        await self.look_whether_ready()
+        """Poll once, then continue in the background."""
+        await self.resolve_names()
+        await self.check_readiness()
         await self.read_reports()
         self._tasks.append(asyncio.create_task(self._counter.start()))
-        for look, seconds in (
-            (self.look_up, NAMES_SECONDS),
-            (self.look_whether_ready, READY_SECONDS),
+        for check, seconds in (
+            (self.resolve_names, NAMES_SECONDS),
+            (self.check_readiness, READY_SECONDS),
             (self.read_configurations, CONFIGURATION_SECONDS),
         ):
-            self._tasks.append(asyncio.create_task(_again(look, seconds)))
+            self._tasks.append(asyncio.create_task(_repeat(check, seconds)))
         self._tasks.append(asyncio.create_task(self._keep_reading_reports()))
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def look_up(self) -> None:
-        """Which addresses the upstreams' names have."""
+    async def resolve_names(self) -> None:
+        """Resolve the upstreams' names and update the replicas."""
         pages: dict[str, str] = {}
         replicas: dict[str, str] = {}
         for upstream in self._upstreams:
@@ -90,47 +90,51 @@ class Watch:
                 url = f"{host}:{upstream.port}"
                 pages[url], replicas[url] = page, upstream.url
         if replicas.keys() != self._router.replicas.keys():
-            self._say(f"replicas: {', '.join(replicas)}")
+            self._log(f"replicas: {', '.join(replicas)}")
         self._router.set_replicas(replicas)
         self._pages = pages
 
-    async def look_whether_ready(self) -> None:
-        """ServerReady of each; no answer within a second is a no."""
-        news = await asyncio.gather(*(self._look(url) for url in list(self._router.replicas)))
-        if any(news):
+    async def check_readiness(self) -> None:
+        """Call ServerReady on each replica; no answer within a second means not ready."""
+        newly_ready = await asyncio.gather(
+            *(self._check_ready(url) for url in list(self._router.replicas))
+        )
+        if any(newly_ready):
             await self.read_configurations()
 
     async def read_reports(self) -> None:
-        """The metrics of each; a page that cannot be read leaves the report to grow stale.
+        """Read the metrics of each replica; an unreadable page lets the report become stale.
 
-        A choice of one needs none, and a page costs both sides a few milliseconds.
+        A single replica needs no report, and a page costs both sides a few milliseconds.
         """
-        if self._router.own > 1:
+        if self._router.primary_count > 1:
             await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
 
     async def _keep_reading_reports(self) -> None:
         while True:
-            # One alone has company once names have been looked up again.
-            several = self._router.own > 1
-            await asyncio.sleep(REPORT_SECONDS if several else NAMES_SECONDS)
+            # A single replica may get company when the names are resolved again.
+            has_choice = self._router.primary_count > 1
+            await asyncio.sleep(REPORT_SECONDS if has_choice else NAMES_SECONDS)
             await self.read_reports()
 
     async def read_configurations(self) -> None:
-        """Of each model at each replica: how many requests it takes at once, what its steps are."""
+        """Read each model's slots and steps from its configurations at each replica."""
         replicas = [each for each in self._router.replicas.values() if each.ready]
         await asyncio.gather(*(self._configure(model, replicas) for model in self._models))
 
     async def _configure(self, model: str, replicas: Sequence[Replica]) -> None:
-        found = await asyncio.gather(*(self._configs(model, replica) for replica in replicas))
-        known = [configs for configs in found if configs is not None]
-        for replica, configs in zip(replicas, found, strict=True):
+        configs_by_replica = await asyncio.gather(
+            *(self._configs(model, replica) for replica in replicas)
+        )
+        available = [configs for configs in configs_by_replica if configs is not None]
+        for replica, configs in zip(replicas, configs_by_replica, strict=True):
             if configs is not None:
                 replica.slots[model] = slots_of(configs.values())
-        if known:
-            await self._counter.configure(model, known[0])
+        if available:
+            await self._counter.configure(model, available[0])
 
     async def _configs(self, model: str, replica: Replica) -> dict[str, Config] | None:
-        """A model's and its steps'; None where the server does not say."""
+        """Read the configurations of a model and its steps; None if the server refuses."""
         client = self._client.at(replica.url)
         configs: dict[str, Config] = {}
         waiting = [model]
@@ -143,8 +147,8 @@ class Watch:
             return None
         return configs
 
-    async def _look(self, url: str) -> bool:
-        """Whether it is ready now, and was not before, or was never asked."""
+    async def _check_ready(self, url: str) -> bool:
+        """Check readiness. True: it has become ready, or its configuration is still unknown."""
         try:
             ready = await self._client.at(url).server_ready(READY_SECONDS)
         except TritonctlError:
@@ -152,43 +156,43 @@ class Watch:
         replica = self._router.replicas.get(url)
         if replica is None:
             return False
-        before = replica.ready
-        replica.said(ready, self._router.now())
-        if replica.ready != before:
-            self._say(f"replica {url} is {'ready' if replica.ready else 'not ready'}")
-        return replica.ready and not (before and replica.slots)
+        was_ready = replica.ready
+        replica.set_ready(ready, self._router.now())
+        if replica.ready != was_ready:
+            self._log(f"replica {url} is {'ready' if replica.ready else 'not ready'}")
+        return replica.ready and not (was_ready and replica.slots)
 
     async def _read(self, url: str) -> None:
         page = self._pages.get(url)
         if not page:
             return
-        asked = self._router.now()
+        requested_at = self._router.now()
         try:
             text = await asyncio.to_thread(_fetch, page)
         except (OSError, ValueError):
             return
         if replica := self._router.replicas.get(url):
-            replica.reported(read_report(text, asked))
+            replica.update_report(read_report(text, requested_at))
 
 
-async def _again(look: Callable[[], Awaitable[None]], seconds: float) -> None:
+async def _repeat(check: Callable[[], Awaitable[None]], seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
-        await look()
+        await check()
 
 
 def _fetch(page: str) -> str:
     with open_url(page, REPORT_SECONDS * 2) as answer:
-        content: bytes = answer.read(_MOST_PAGE_BYTES)
+        content: bytes = answer.read(_MAX_PAGE_BYTES)
     return content.decode("utf-8", "replace")
 
 
 async def _addresses(host: str) -> list[str]:
-    """What a name stands for, where that is more than one; else itself, as certificates have it."""
+    """Resolve a name with several addresses; else return the name, as certificates contain it."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        results = await loop.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     except OSError:
         return [host]
-    addresses = sorted({str(address[0]) for *_, address in found})
+    addresses = sorted({str(address[0]) for *_, address in results})
     return addresses if len(addresses) > 1 else [host]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools of /v1/chat/completions: what the chat template is given, and what the model calls.
+"""Tools of /v1/chat/completions: tool definitions in the prompt, tool calls in the answer.
 
-The template writes the tools into the prompt; the model calls them in the markup it was trained
-on, inside its text. `formats` knows the markup of each family of checkpoints, `stream` takes it
-out of the text while it comes.
+The chat template writes the tools into the prompt. The model calls them inside its text, in the
+markup of its training. `formats` has the markup of each family of checkpoints; `stream` extracts
+the calls from streamed text.
 """

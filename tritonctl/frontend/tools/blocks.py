@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a call's markup ends, while it comes in pieces.
+"""Find the end of a call's markup while it is streamed.
 
-A block begins at a format's opener. It is fed until it says what text is left over behind it;
-then it has its body. Every character is looked at a bounded number of times.
+A block starts at a format's opener. Feed it until it returns the text after it; then its body is
+complete. Every character is read a bounded number of times.
 """
 
 from __future__ import annotations
@@ -14,69 +14,69 @@ from typing import Protocol
 from tritonctl.frontend.tools.calls import MalformedCallError
 from tritonctl.frontend.tools.json_text import JsonEnd
 
-# A call's name, and what a format puts around it.
-_LONGEST_HEADER = 256
+# A call's name, and the format's marks around it.
+_MAX_HEADER_LENGTH = 256
 _HEADER_MARKS = ("[ARGS]", "[CALL_ID]")
 _VALUE_BEGINS = re.compile(r"\s*\[(?!ARGS\]|CALL_ID\])|[^{]*\{")
 _FIRST_KEY = re.compile(r'\s*(?:\{\s*(?:"([^"\\]*)("?))?)?')
 
 
-class Block(Protocol):
-    """raw: all that was fed and belongs to the block, the opener included."""
+class CallBlock(Protocol):
+    """The markup of one or more calls."""
 
-    raw: str
+    raw: str  # all fed text that belongs to the block, including the opener
 
     def feed(self, text: str) -> str | None:
-        """The text behind the block, or None while it goes on.
+        """Return the text after the block, or None while the block continues.
 
-        Raises MalformedCallError once it can be no call; `raw` then has all that was fed.
+        Raises MalformedCallError if it cannot be a call; `raw` then contains all fed text.
         """
 
     def body(self) -> str:
-        """What is between the marks, also of a block that has not ended."""
+        """Return the text between the marks, also of an incomplete block."""
 
 
 class Delimited:
-    """From the opener to the closer. json: a closer inside a JSON string does not count."""
+    """A block from an opener to a closer. json: ignore closers inside JSON strings."""
 
     def __init__(self, opener: str, closer: str, *, json: bool) -> None:
         self.raw = ""
-        self._begin, self._closer = len(opener), closer
+        self._body_start, self._closer = len(opener), closer
         self._json = JsonEnd() if json else None
-        self._scanned = self._begin
+        self._scanned = self._body_start
         self._end: int | None = None
 
     def feed(self, text: str) -> str | None:
         """As Block."""
-        start = max(self._begin, len(self.raw) - len(self._closer) + 1)
+        start = max(self._body_start, len(self.raw) - len(self._closer) + 1)
         self.raw += text
-        while (found := self.raw.find(self._closer, start)) >= 0:
-            if self._outside_strings(found):
-                self._end = found
-                stop = found + len(self._closer)
-                rest, self.raw = self.raw[stop:], self.raw[:stop]
-                return rest
-            start = found + 1
+        while (index := self.raw.find(self._closer, start)) >= 0:
+            if self._outside_strings(index):
+                self._end = index
+                stop = index + len(self._closer)
+                tail, self.raw = self.raw[stop:], self.raw[:stop]
+                return tail
+            start = index + 1
         return None
 
-    def _outside_strings(self, place: int) -> bool:
+    def _outside_strings(self, index: int) -> bool:
         if self._json is None:
             return True
-        self._json.feed(self.raw, self._scanned, place)
-        self._scanned = max(self._scanned, place)
+        self._json.feed(self.raw, self._scanned, index)
+        self._scanned = max(self._scanned, index)
         return not self._json.in_string
 
     def body(self) -> str:
         """As Block."""
-        return self.raw[self._begin : self._end]
+        return self.raw[self._body_start : self._end]
 
 
 class HeadedJson:
-    """A header that ends where an object or array begins, and that value: `[TOOL_CALLS] [...]`."""
+    """A header followed by a JSON object or array: `[TOOL_CALLS] [...]`."""
 
     def __init__(self, opener: str) -> None:
         self.raw = ""
-        self._begin = len(opener)
+        self._body_start = len(opener)
         self._value: int | None = None
         self._json = JsonEnd()
         self._end: int | None = None
@@ -86,7 +86,7 @@ class HeadedJson:
         start = len(self.raw)
         self.raw += text
         if self._value is None:
-            self._value = self._begin_of_value()
+            self._value = self._find_value()
             if self._value is None:
                 return None
             start = self._value
@@ -94,57 +94,57 @@ class HeadedJson:
         if end is None:
             return None
         self._end = end
-        rest, self.raw = self.raw[end:], self.raw[:end]
-        return rest
+        tail, self.raw = self.raw[end:], self.raw[:end]
+        return tail
 
-    def _begin_of_value(self) -> int | None:
-        found = _VALUE_BEGINS.match(self.raw, self._begin)
-        header = self.raw[self._begin :].lstrip()
-        # A bracket may yet become a mark of the header.
-        if found is None or any(mark.startswith(header) for mark in _HEADER_MARKS):
-            if len(header) > _LONGEST_HEADER:
+    def _find_value(self) -> int | None:
+        match = _VALUE_BEGINS.match(self.raw, self._body_start)
+        header = self.raw[self._body_start :].lstrip()
+        # A bracket may be the start of a header mark.
+        if match is None or any(mark.startswith(header) for mark in _HEADER_MARKS):
+            if len(header) > _MAX_HEADER_LENGTH:
                 raise MalformedCallError("no arguments follow the name")
             return None
-        return found.end() - 1
+        return match.end() - 1
 
     def body(self) -> str:
         """As Block."""
-        return self.raw[self._begin : self._end]
+        return self.raw[self._body_start : self._end]
 
 
 class BareJson:
-    """An object without marks around it, whose first key tells a call from other JSON."""
+    """An object without marks; its first key distinguishes a call from other JSON."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.raw = ""
         self._keys = keys
-        self._certain = False
+        self._is_call = False
         self._json = JsonEnd()
 
     def feed(self, text: str) -> str | None:
         """As Block."""
-        before = len(self.raw)
+        previous_length = len(self.raw)
         self.raw += text
-        end = self._json.feed(self.raw, before)
+        end = self._json.feed(self.raw, previous_length)
         self._check_first_key()
         if end is None:
             return None
-        rest, self.raw = self.raw[end:], self.raw[:end]
-        return rest
+        tail, self.raw = self.raw[end:], self.raw[:end]
+        return tail
 
     def _check_first_key(self) -> None:
-        if self._certain:
+        if self._is_call:
             return
-        found = _FIRST_KEY.match(self.raw)
-        key, closed = found.groups() if found else (None, None)
+        match = _FIRST_KEY.match(self.raw)
+        key, closed = match.groups() if match else (None, None)
         if key is None:
-            if found is None or found.end() < len(self.raw):
+            if match is None or match.end() < len(self.raw):
                 raise MalformedCallError("not an object with keys")
         elif closed:
             if key not in self._keys:
                 raise MalformedCallError(f"begins with {key:.40}")
-            self._certain = True
-        elif not any(known.startswith(key) for known in self._keys):
+            self._is_call = True
+        elif not any(call_key.startswith(key) for call_key in self._keys):
             raise MalformedCallError(f"begins with {key:.40}")
 
     def body(self) -> str:
@@ -158,11 +158,11 @@ _PYTHON_INSIDE = {"'": re.compile(r"['\\]"), '"': re.compile(r'["\\]')}
 
 
 class PythonCalls:
-    """A list of Python calls, `[f(a=1), g(b="x")]`, to its last bracket."""
+    """A list of Python calls up to its last bracket: `[f(a=1), g(b="x")]`."""
 
     def __init__(self) -> None:
         self.raw = ""
-        self._certain = False
+        self._is_call = False
         self._place = 0
         self._depth = 0
         self._quote = ""
@@ -173,29 +173,29 @@ class PythonCalls:
         self._check_beginning()
         while self._place < len(self.raw):
             inside = _PYTHON_INSIDE[self._quote] if self._quote else _PYTHON_OUTSIDE
-            found = inside.search(self.raw, self._place)
-            if found is None:
+            match = inside.search(self.raw, self._place)
+            if match is None:
                 self._place = len(self.raw)
                 return None
-            if found.group() == "\\":
-                if found.end() == len(self.raw):  # what it escapes is still to come
-                    self._place = found.start()
+            if match.group() == "\\":
+                if match.end() == len(self.raw):  # the escaped character is still missing
+                    self._place = match.start()
                     return None
-                self._place = found.end() + 1
+                self._place = match.end() + 1
                 continue
-            self._place = found.end()
-            if self._take(found.group()):
-                rest, self.raw = self.raw[self._place :], self.raw[: self._place]
-                return rest
+            self._place = match.end()
+            if self._take(match.group()):
+                tail, self.raw = self.raw[self._place :], self.raw[: self._place]
+                return tail
         return None
 
     def _check_beginning(self) -> None:
-        if self._certain:
+        if self._is_call:
             return
-        found = _PYTHON_NAME.match(self.raw)
-        if found is None or len(found.group()) > _LONGEST_HEADER:
-            raise MalformedCallError("no call stands in the list")
-        self._certain = found.group().endswith("(")
+        match = _PYTHON_NAME.match(self.raw)
+        if match is None or len(match.group()) > _MAX_HEADER_LENGTH:
+            raise MalformedCallError("the list contains no call")
+        self._is_call = match.group().endswith("(")
 
     def _take(self, character: str) -> bool:
         if character in "'\"":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call's markup says: bodies of blocks to names and arguments.
+"""Parse the bodies of call blocks to names and arguments.
 
-Each reader takes the body of one block and the tools' parameters, {name: JSON schema}, and raises
-MalformedCallError. Families that write arguments as JSON do not need the schemas; those that write
-`<parameter=city>Paris</parameter>` do: there a schema says whether 7 is a number or a text.
+Each parser takes the body of one block and the tools' parameters, {name: JSON schema}, and raises
+MalformedCallError. Families that write arguments as JSON do not need the schemas. Families that
+write `<parameter=city>Paris</parameter>` do: the schema decides whether 7 is a number or a text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ReadBody = Callable[[str, Schemas], list[ToolCall]]
 _NAME_KEYS = ("name", "tool_name")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
-_MOST_PYTHON = 1 << 16
+_MAX_PYTHON_LENGTH = 1 << 16
 
 
 def json_calls(body: str, _: Schemas) -> list[ToolCall]:
-    """`{"name": "f", "arguments": {...}}`, or a list of such."""
+    """Parse `{"name": "f", "arguments": {...}}`, or a list of such objects."""
     value = _json(body)
     values = value if isinstance(value, list) else [value]
     if not values:
@@ -58,13 +58,13 @@ def _name(value: Any) -> str:
 
 
 def _arguments(value: Any) -> str:
-    """The text of an object; some models write it as a JSON string."""
+    """Return an object's JSON; some models write it as a JSON string."""
     if isinstance(value, str):
         value = _json(value) if value.strip() else {}
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        raise MalformedCallError("the arguments are no object")
+        raise MalformedCallError("the arguments are not an object")
     try:
         return write_json(value)
     except ValueError as error:
@@ -72,28 +72,28 @@ def _arguments(value: Any) -> str:
 
 
 def mistral_calls(body: str, schemas: Schemas) -> list[ToolCall]:
-    """` [{"name", "arguments"}, ...]`, or `name[CALL_ID]id[ARGS]{...}` of later tokenizers."""
+    """Parse ` [{"name", "arguments"}, ...]`, or newer `name[CALL_ID]id[ARGS]{...}`."""
     if body.lstrip().startswith("[") and not body.lstrip().startswith(("[ARGS]", "[CALL_ID]")):
         return json_calls(body, schemas)
-    head, brace, rest = body.partition("{")
+    head, brace, tail = body.partition("{")
     name, _, call_id = head.replace("[ARGS]", "").partition("[CALL_ID]")
-    return [ToolCall(_name(name), _arguments(_json(brace + rest)), call_id.strip() or None)]
+    return [ToolCall(_name(name), _arguments(_json(brace + tail)), call_id.strip() or None)]
 
 
-def _between(body: str, begin: str, end: str) -> Iterator[str]:
-    """The texts between pairs of marks; nothing but whitespace may stand outside."""
-    pieces = body.split(begin)
+def _between(body: str, opener: str, closer: str) -> Iterator[str]:
+    """Yield the texts between pairs of marks. Only whitespace may stand outside."""
+    pieces = body.split(opener)
     if pieces[0].strip() or len(pieces) == 1:
         raise MalformedCallError("no call")
     for piece in pieces[1:]:
-        inner, mark, outside = piece.partition(end)
+        inner, mark, outside = piece.partition(closer)
         if not mark or outside.strip():
-            raise MalformedCallError(f"{begin} without {end}")
+            raise MalformedCallError(f"{opener} without {closer}")
         yield inner
 
 
 def deepseek_calls(body: str, _: Schemas) -> list[ToolCall]:
-    """DeepSeek V3 (`function<sep>name` and a fence) and V3.1 (`name<sep>{...}`)."""
+    """Parse DeepSeek V3 (`function<sep>name` and a fence) and V3.1 (`name<sep>{...}`)."""
     return [
         _deepseek_call(piece)
         for piece in _between(body, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
@@ -101,16 +101,16 @@ def deepseek_calls(body: str, _: Schemas) -> list[ToolCall]:
 
 
 def _deepseek_call(text: str) -> ToolCall:
-    before, mark, after = text.partition("<｜tool▁sep｜>")
+    header, mark, arguments = text.partition("<｜tool▁sep｜>")
     if not mark:
         raise MalformedCallError("no separator")
-    if fenced := _FENCE.search(after):
-        return ToolCall(_name(after[: fenced.start()]), _arguments(_json(fenced.group(1))))
-    return ToolCall(_name(before), _arguments(_json(after)))
+    if fenced := _FENCE.search(arguments):
+        return ToolCall(_name(arguments[: fenced.start()]), _arguments(_json(fenced.group(1))))
+    return ToolCall(_name(header), _arguments(_json(arguments)))
 
 
 def kimi_calls(body: str, _: Schemas) -> list[ToolCall]:
-    """Kimi K2: `functions.name:0`, which is also the id, and the arguments."""
+    """Parse Kimi K2: `functions.name:0`, which is also the id, and the arguments."""
     calls = []
     for piece in _between(body, "<|tool_call_begin|>", "<|tool_call_end|>"):
         head, _mark, arguments = piece.partition("<|tool_call_argument_begin|>")
@@ -124,11 +124,11 @@ _QWEN_PARAMETER = re.compile(r"\s*<parameter=([^>]+)>\n?(.*?)\n?</parameter>", r
 
 
 def qwen_coder_calls(body: str, schemas: Schemas) -> list[ToolCall]:
-    """Qwen3-Coder: `<function=f>`, in it `<parameter=p>` with the value as text."""
-    found = _QWEN_FUNCTION.fullmatch(body)
-    if not found:
+    """Parse Qwen3-Coder: `<function=f>` with `<parameter=p>` elements, whose values are text."""
+    match = _QWEN_FUNCTION.fullmatch(body)
+    if not match:
         raise MalformedCallError("no function")
-    name, inner = found.groups()
+    name, inner = match.groups()
     return [_typed(name, _pairs(_QWEN_PARAMETER, inner), schemas)]
 
 
@@ -136,25 +136,25 @@ _GLM_PAIR = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_val
 
 
 def glm_calls(body: str, schemas: Schemas) -> list[ToolCall]:
-    """GLM 4.5: the name, then pairs of `<arg_key>` and `<arg_value>`."""
-    name, mark, rest = body.partition("<arg_key>")
-    return [_typed(_name(name), _pairs(_GLM_PAIR, mark + rest), schemas)]
+    """Parse GLM 4.5: the name, then pairs of `<arg_key>` and `<arg_value>`."""
+    name, mark, pairs = body.partition("<arg_key>")
+    return [_typed(_name(name), _pairs(_GLM_PAIR, mark + pairs), schemas)]
 
 
 def _pairs(pattern: re.Pattern[str], text: str) -> dict[str, str]:
-    """The pairs that the text consists of; raises MalformedCallError for anything else in it."""
+    """Return the pairs in the text. Raises MalformedCallError for anything else."""
     pairs: dict[str, str] = {}
-    place = 0
-    while found := pattern.match(text, place):
-        pairs[found.group(1).strip()] = found.group(2)
-        place = found.end()
-    if text[place:].strip():
+    position = 0
+    while match := pattern.match(text, position):
+        pairs[match.group(1).strip()] = match.group(2)
+        position = match.end()
+    if text[position:].strip():
         raise MalformedCallError("text between the arguments")
     return pairs
 
 
 def _typed(name: str, values: Mapping[str, str], schemas: Schemas) -> ToolCall:
-    """Texts to values: as the tool's schema says, a text where it says nothing else."""
+    """Convert texts to values by the tool's schema; without a type they stay texts."""
     properties = schemas.get(name, {}).get("properties")
     properties = properties if isinstance(properties, dict) else {}
     return ToolCall(
@@ -169,15 +169,15 @@ def _value(text: str, schema: Any) -> Any:
     try:
         value = read_json(text)
     except ValueError:
-        return text  # the client's own check names it better
+        return text  # the client's validation reports it better
     if isinstance(kind, list) and isinstance(value, str):
         return text
     return value
 
 
 def python_calls(body: str, _: Schemas) -> list[ToolCall]:
-    """`[f(a=1), g(b="x")]` with literals only."""
-    if len(body) > _MOST_PYTHON:
+    """Parse `[f(a=1), g(b="x")]` with literals only."""
+    if len(body) > _MAX_PYTHON_LENGTH:
         raise MalformedCallError("too long")
     try:
         tree = ast.parse(body.strip(), mode="eval")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes out of a model's text: ordinary text, and calls of tools."""
+"""Events in a model's text: content, thoughts and tool calls."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _MISTRAL_LENGTH = 9
 
 
 class MalformedCallError(Exception):
-    """What the model wrote is no call; the client gets it as text."""
+    """The model's text is not a valid call; the client gets it as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the model wrote it. arguments: the text of a JSON object. id: the model's own."""
+    """A call as the model wrote it."""
 
     name: str
-    arguments: str
-    id: str | None = None
+    arguments: str  # a JSON object
+    id: str | None = None  # only if the model wrote one
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text for the reader."""
+    """Text of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What the model thinks before it answers."""
+    """Text of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegins:
-    """The first news of a call: the index counts the calls of one answer from 0."""
+class CallStart:
+    """The start of a call. The index counts the calls of one answer from 0."""
 
     index: int
     id: str
@@ -57,27 +57,27 @@ class CallArguments:
     text: str
 
 
-Event = Content | Thought | CallBegins | CallArguments
+Event = Content | Thought | CallStart | CallArguments
 MakeId = Callable[[], str]
 
 
 def openai_id() -> str:
-    """An id as OpenAI's."""
+    """Create an id in OpenAI's form."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def mistral_id() -> str:
-    """Nine letters and digits: Mistral's chat templates refuse any other."""
+    """Create an id of nine letters and digits: Mistral's chat templates refuse others."""
     return "".join(secrets.choice(_LETTERS) for _ in range(_MISTRAL_LENGTH))
 
 
 def delta(event: Event) -> Mapping[str, Any]:
-    """The `delta` of a streamed chunk."""
+    """Return the `delta` of a streamed chunk."""
     if isinstance(event, Content):
         return {"content": event.text}
     if isinstance(event, Thought):
         return {"reasoning_content": event.text}
-    if isinstance(event, CallBegins):
+    if isinstance(event, CallStart):
         function = {"name": event.name, "arguments": ""}
         call = {"index": event.index, "id": event.id, "type": "function", "function": function}
     else:
@@ -86,13 +86,13 @@ def delta(event: Event) -> Mapping[str, Any]:
 
 
 def message_of(events: list[Event]) -> dict[str, Any]:
-    """`content` of a whole answer, and its `reasoning_content` and `tool_calls` if it has any."""
+    """Return a message's `content`, and its `reasoning_content` and `tool_calls` if present."""
     text = "".join(event.text for event in events if isinstance(event, Content))
     thoughts = "".join(event.text for event in events if isinstance(event, Thought))
     extra = {"reasoning_content": thoughts} if thoughts else {}
     calls: dict[int, dict[str, Any]] = {}
     for event in events:
-        if isinstance(event, CallBegins):
+        if isinstance(event, CallStart):
             function = {"name": event.name, "arguments": ""}
             calls[event.index] = {"id": event.id, "type": "function", "function": function}
         elif isinstance(event, CallArguments):

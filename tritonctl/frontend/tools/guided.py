@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that guided decoding forces: `tool_choice` required, or a named function.
+"""Tool calls forced by guided decoding: `tool_choice` required, or a named function.
 
-The guide leaves no markup to be found: the whole answer is the arguments of the named function, or
-a list of calls. As the engine cannot leave the guide, arguments go on as they come.
+The answer contains no markup: it is the arguments of the named function, or a list of calls. As
+the engine cannot leave the guide, arguments are forwarded at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from tritonctl.frontend.tools.calls import (
     CallArguments,
-    CallBegins,
-    Content,
+    CallStart,
     Event,
     MakeId,
 )
@@ -29,22 +28,22 @@ _ANY_OBJECT = {"type": "object"}
 
 
 def named_guide(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The schema of an answer that is the arguments of one function."""
+    """Return the schema of an answer that consists of one function's arguments."""
     return dict(parameters or _ANY_OBJECT)
 
 
 def required_guide(
-    tools: Mapping[str, Mapping[str, Any]], *, most_calls: int | None = None
+    tools: Mapping[str, Mapping[str, Any]], *, max_calls: int | None = None
 ) -> dict[str, Any]:
-    """The schema of a list of calls. tools: {name: schema of the parameters}.
+    """Return the schema of a list of calls. tools: {name: schema of the parameters}.
 
-    `$ref` counts from the root of a schema, so the definitions of all tools move up there, each
-    under its tool's name.
+    `$ref` starts at the root of a schema, so the definitions of all tools move there, with a prefix
+    for each tool.
     """
     definitions: dict[str, Any] = {}
     choices = []
     for number, (name, schema) in enumerate(tools.items()):
-        moved = _moved(dict(schema or _ANY_OBJECT), f"{number}.", definitions)
+        moved = _move_definitions(dict(schema or _ANY_OBJECT), f"{number}.", definitions)
         choices.append(
             {
                 "type": "object",
@@ -55,16 +54,16 @@ def required_guide(
         )
     item = choices[0] if len(choices) == 1 else {"anyOf": choices}
     guide: dict[str, Any] = {"type": "array", "items": item, "minItems": 1}
-    if most_calls is not None:
-        guide["maxItems"] = most_calls
+    if max_calls is not None:
+        guide["maxItems"] = max_calls
     return guide | ({"$defs": definitions} if definitions else {})
 
 
-def _moved(schema: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> Any:
+def _move_definitions(schema: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> Any:
     for key in ("$defs", "definitions"):
         for name, value in (schema.pop(key, None) or {}).items():
-            definitions[prefix + name] = _renamed(value, prefix)
-    moved = _renamed(schema, prefix)
+            definitions[prefix + name] = _rename_references(value, prefix)
+    moved = _rename_references(schema, prefix)
     root = f"#/$defs/{prefix}"
     if f'"{root}"' not in json.dumps([moved, definitions]):
         return moved
@@ -72,15 +71,15 @@ def _moved(schema: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> 
     return {"$ref": root}
 
 
-def _renamed(value: Any, prefix: str) -> Any:
+def _rename_references(value: Any, prefix: str) -> Any:
     if isinstance(value, list):
-        return [_renamed(item, prefix) for item in value]
+        return [_rename_references(item, prefix) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         key: _reference(item, prefix)
         if key == "$ref" and isinstance(item, str)
-        else _renamed(item, prefix)
+        else _rename_references(item, prefix)
         for key, item in value.items()
     }
 
@@ -96,7 +95,7 @@ def _reference(target: str, prefix: str) -> str:
 
 @dataclass(slots=True)
 class NamedCall:
-    """The events of an answer that is the arguments of the function `name`."""
+    """Reads an answer that consists of the arguments of the function `name`."""
 
     name: str
     make_id: MakeId
@@ -104,23 +103,23 @@ class NamedCall:
     full: bool = False
 
     def feed(self, text: str) -> list[Event]:
-        """The next piece of the arguments."""
+        """Return the events of the next piece of arguments."""
         if not text:
             return []
-        begins: list[Event] = []
+        events: list[Event] = []
         if not self.calls:
-            begins.append(CallBegins(0, self.make_id(), self.name))
+            events.append(CallStart(0, self.make_id(), self.name))
             self.calls = 1
-        return [*begins, CallArguments(0, text)]
+        return [*events, CallArguments(0, text)]
 
     def finish(self) -> list[Event]:
-        """Nothing is held back."""
+        """Return nothing: no text is buffered."""
         return []
 
 
 @dataclass(slots=True)
 class RequiredCalls:
-    """The events of an answer that is a list of calls, by `required_guide`."""
+    """Reads an answer that is a list of calls, by `required_guide`."""
 
     make_id: MakeId
     calls: int = 0
@@ -129,32 +128,32 @@ class RequiredCalls:
     _arguments: JsonEnd | None = field(default=None)
 
     def feed(self, text: str) -> list[Event]:
-        """Names as soon as they are complete, arguments as they come."""
+        """Return complete names, and arguments as they arrive."""
         events: list[Event] = []
         self._pending += text
         while self._pending:
             if self._arguments is not None:
-                self._more_arguments(self._arguments, events)
-            elif not self._begin(events):
+                self._read_arguments(self._arguments, events)
+            elif not self._start_call(events):
                 break
         return events
 
     def finish(self) -> list[Event]:
-        """An answer that was cut off within its first name: what there is of it."""
-        rest, self._pending = self._pending, ""
-        return [Content(rest)] if rest.strip() and not self.calls else []
+        """Return nothing: the rest is the guide's own form, of a call without a complete name."""
+        self._pending = ""
+        return []
 
-    def _begin(self, events: list[Event]) -> bool:
-        found = _HEAD.match(self._pending)
-        if not found:
+    def _start_call(self, events: list[Event]) -> bool:
+        match = _HEAD.match(self._pending)
+        if not match:
             return False
-        self._pending = self._pending[found.end() :]
+        self._pending = self._pending[match.end() :]
         self._arguments = JsonEnd()
-        events.append(CallBegins(self.calls, self.make_id(), json.loads(found.group(1))))
+        events.append(CallStart(self.calls, self.make_id(), json.loads(match.group(1))))
         self.calls += 1
         return True
 
-    def _more_arguments(self, arguments: JsonEnd, events: list[Event]) -> None:
+    def _read_arguments(self, arguments: JsonEnd, events: list[Event]) -> None:
         end = arguments.feed(self._pending)
         piece = self._pending[:end]
         events.append(CallArguments(self.calls - 1, piece))

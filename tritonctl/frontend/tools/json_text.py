@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that a model writes: where a value ends while it comes in pieces, and what it says."""
+"""JSON written by a model: find the end of a streamed value, and parse it strictly."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _IN_STRING = re.compile(r'["\\]')
 
 
 class JsonEnd:
-    """Finds the end of an object or array; every character is looked at once.
+    """Finds the end of an object or array; reads every character once.
 
-    Brackets are counted, not matched: whether the value is JSON is for `read_json` to say.
+    It counts brackets without matching them; `read_json` validates the value.
     """
 
     def __init__(self) -> None:
@@ -24,20 +24,20 @@ class JsonEnd:
         self.in_string = False
 
     def feed(self, text: str, start: int = 0, stop: int | None = None) -> int | None:
-        """The index behind the value if it ends in text[start:stop], else None."""
+        """Return the index after the value if it ends in text[start:stop], else None."""
         end = len(text) if stop is None else stop
-        place = start
-        while place < end:
+        position = start
+        while position < end:
             if self._escaped:
                 self._escaped = False
-                place += 1
+                position += 1
                 continue
-            found = (_IN_STRING if self.in_string else _STRUCTURE).search(text, place, end)
-            if found is None:
+            match = (_IN_STRING if self.in_string else _STRUCTURE).search(text, position, end)
+            if match is None:
                 return None
-            place = found.end()
-            if self._take(found.group()):
-                return place
+            position = match.end()
+            if self._take(match.group()):
+                return position
         return None
 
     def _take(self, character: str) -> bool:
@@ -55,7 +55,7 @@ class JsonEnd:
 
 
 def read_json(text: str) -> Any:
-    """The value; raises ValueError, for numbers that JSON cannot write and for depth, too."""
+    """Parse a value. Raises ValueError, also for non-finite numbers and deep nesting."""
     try:
         return json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
@@ -74,7 +74,7 @@ def _finite(text: str) -> float:
 
 
 def write_json(value: Any) -> str:
-    """A value as the argument text of a call; raises ValueError."""
+    """Encode a value as the arguments of a call. Raises ValueError."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (RecursionError, TypeError) as error:

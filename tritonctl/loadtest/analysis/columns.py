@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a run as numpy arrays, in the order of the plan."""
+"""The records of a run as numpy arrays, in plan order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from tritonctl.loadtest.analysis.records import Record
+from tritonctl.loadtest.analysis.records import LoadRecord
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -23,9 +23,9 @@ _PER_REQUEST = ("planned", "sent", "first", "last", "end", "tokens", "outcome", 
 
 @dataclass(frozen=True)
 class Columns:
-    """One entry per request; first and last token NEVER where there was none.
+    """One entry per request; `first` and `last` are NEVER without tokens.
 
-    The arrays of responses are flat: those of request i are `starts[i]:starts[i + 1]`.
+    The response arrays are flat: request i has `starts[i]:starts[i + 1]`.
     """
 
     planned: Integers
@@ -40,49 +40,61 @@ class Columns:
     starts: Integers
     response_at: Integers
     response_tokens: Integers
+    is_text: bool  # tokens are expected: an answer without them is empty
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> Columns:
-        """The columns of records that are in the order of the plan."""
-        lengths = _integers(len(r.at) for r in records)
+    def from_records(cls, records: Sequence[LoadRecord]) -> Columns:
+        """Create columns from records in plan order."""
+        lengths = _integer_array(len(r.at) for r in records)
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        response_at = _integers(chain.from_iterable(r.at for r in records))
-        response_tokens = _integers(
+        response_at = _integer_array(chain.from_iterable(r.at for r in records))
+        response_tokens = _integer_array(
             chain.from_iterable(r.tokens or (1,) * len(r.at) for r in records)
         )
         names = tuple(dict.fromkeys(r.class_name for r in records))
         codes = {name: code for code, name in enumerate(names)}
-        running = np.concatenate(([0], np.cumsum(response_tokens)))
+        cumulative_tokens = np.concatenate(([0], np.cumsum(response_tokens)))
         return cls(
-            planned=_integers(r.planned for r in records),
-            sent=_integers(r.sent for r in records),
-            first=_integers(r.at[0] if r.at else NEVER for r in records),
-            last=_integers(r.at[-1] if r.at else NEVER for r in records),
-            end=_integers(r.end for r in records),
-            tokens=running[starts[1:]] - running[starts[:-1]],
+            planned=_integer_array(r.planned for r in records),
+            sent=_integer_array(r.sent for r in records),
+            first=_integer_array(r.at[0] if r.at else NEVER for r in records),
+            last=_integer_array(r.at[-1] if r.at else NEVER for r in records),
+            end=_integer_array(r.end for r in records),
+            tokens=cumulative_tokens[starts[1:]] - cumulative_tokens[starts[:-1]],
             outcome=np.array([OUTCOMES.index(r.outcome) for r in records], dtype=np.int8),
-            class_index=_integers(codes[r.class_name] for r in records),
+            class_index=_integer_array(codes[r.class_name] for r in records),
             class_names=names,
             starts=starts,
             response_at=response_at,
             response_tokens=response_tokens,
+            is_text=any(r.at or r.output_tokens is not None for r in records),
         )
 
     def __len__(self) -> int:
-        """How many requests."""
+        """The number of requests."""
         return len(self.planned)
 
-    def ended(self, *outcomes: str) -> Mask:
-        """Which requests ended in one of these ways."""
+    def has_outcome(self, *outcomes: str) -> Mask:
+        """Return a mask of requests with one of these outcomes."""
         return np.isin(self.outcome, [OUTCOMES.index(outcome) for outcome in outcomes])
 
-    def of_class(self, name: str) -> Mask:
-        """Which requests belong to a class."""
+    @property
+    def is_empty(self) -> Mask:
+        """A mask of text requests that succeeded without a token."""
+        return np.asarray(self.has_outcome("ok") & (self.first == NEVER) & self.is_text)
+
+    @property
+    def responses(self) -> Integers:
+        """The number of responses with tokens, by request."""
+        return np.diff(self.starts)
+
+    def in_class(self, name: str) -> Mask:
+        """Return a mask of the requests in a class."""
         return np.asarray(self.class_index == self.class_names.index(name))
 
     def select(self, mask: Mask) -> Columns:
-        """Only the requests under the mask."""
-        lengths = np.diff(self.starts)
+        """Return the columns of the requests in the mask."""
+        lengths = self.responses
         responses = np.repeat(mask, lengths)
         starts = np.concatenate(([0], np.cumsum(lengths[mask]))).astype(np.int64)
         return Columns(
@@ -91,13 +103,14 @@ class Columns:
             starts=starts,
             response_at=self.response_at[responses],
             response_tokens=self.response_tokens[responses],
+            is_text=self.is_text,
         )
 
 
-def summed(place: Integers, weights: npt.ArrayLike, length: int) -> Floats:
-    """The weights added up by place, of which there are `length`."""
-    return np.bincount(place, np.asarray(weights, np.float64), length).astype(np.float64)
+def sum_by_index(indices: Integers, weights: npt.ArrayLike, length: int) -> Floats:
+    """Sum weights by index into an array of `length`."""
+    return np.bincount(indices, np.asarray(weights, np.float64), length).astype(np.float64)
 
 
-def _integers(values: Iterator[int] | chain[int]) -> Integers:
+def _integer_array(values: Iterator[int] | chain[int]) -> Integers:
     return np.fromiter(values, dtype=np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generator recorded of each request: JSON lines, times in microseconds of the run."""
+"""The generators' request records: JSON lines, times in microseconds since the run's start."""
 
 from __future__ import annotations
 
@@ -17,33 +17,29 @@ from tritonctl.project.expected import reason
 
 PLAN, FACTS, RECORDS = "plan.json", "facts.json", "records.jsonl"
 PROGRESS, SERVER = "progress.jsonl", "server.jsonl"
-_BY_WORKER = "records-*.jsonl"
+_WORKER_FILES = "records-*.jsonl"
 _REMEDY = (
-    "lines that a killed generator cut off are left out only at the end of a file: move this "
-    "line out of it, or run the load test again"
+    "a truncated line is accepted only at the end of a file: remove this line, or run the load "
+    "test again"
 )
 
 Outcome = Literal["ok", "error", "cancelled", "timeout", "abandoned"]
 
 
-class _Read(BaseModel):
-    # Additive: a newer generator may tell more.
+class _RecordModel(BaseModel):
+    # Ignore fields of newer generators.
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
 
-class RequestError(_Read):
-    """Why a request failed."""
+class RecordedError(_RecordModel):
+    """The reason why a request failed."""
 
     kind: str
     message: str = ""
 
 
-class Record(_Read):
-    """One request: planned and sent when, a time for each response with tokens, how it ended.
-
-    version: of the model that answered last, the release's number. resumes: how often the answer
-    broke and went on.
-    """
+class LoadRecord(_RecordModel):
+    """One request: its planned and sent times, a time per response with tokens, and its outcome."""
 
     index: int = Field(alias="i")
     class_name: str = Field(alias="class")
@@ -53,63 +49,66 @@ class Record(_Read):
     tokens: tuple[int, ...] | None = Field(None, alias="n")
     end: int
     outcome: Outcome
-    error: RequestError | None = None
+    error: RecordedError | None = None
     input_tokens: int | None = Field(None, alias="in")
     output_tokens: int | None = Field(None, alias="out")
     worker: int = 0
     session: str | int | None = None
     turn: int | None = None
     user: str | None = None
-    version: str | None = None
-    resumes: int = 0
+    version: str | None = None  # of the model that answered last: the release's number
+    resumes: int = 0  # after broken connections
+    uncounted: bool = False  # without num_output_tokens: each response counts as one token
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_times(self) -> Self:
         if self.tokens is not None and len(self.tokens) != len(self.at):
-            raise ValueError(f"{len(self.at)} responses (at), token counts (n) of another number")
+            raise ValueError(
+                f"{len(self.at)} responses (at), but {len(self.tokens)} token counts (n)"
+            )
         times = (self.sent, *self.at, self.end)
         if any(later < earlier for earlier, later in pairwise(times)):
-            raise ValueError("sent, at, end are not in the order of time")
+            raise ValueError("sent, at, end are not in chronological order")
         return self
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The merged file, or one per worker where the run was killed before it was made."""
+    """Return the merged file, or the workers' files if the run was killed before the merge."""
     merged = folder / RECORDS
-    return [merged] if merged.is_file() else sorted(folder.glob(_BY_WORKER))
+    return [merged] if merged.is_file() else sorted(folder.glob(_WORKER_FILES))
 
 
-def read_records(folder: Path) -> list[Record]:
-    """Every record of a run, in the order of the plan. Raises ConfigurationError."""
+def read_records(folder: Path) -> list[LoadRecord]:
+    """Read all records of a run in plan order. Raises ConfigurationError."""
     files = record_files(folder)
     if not files:
         raise ConfigurationError(
-            f"{folder} holds no {RECORDS}: it is no folder of a load test, or nothing was sent",
+            f"{folder} has no {RECORDS}: it is not a load test folder, or nothing was sent",
             remedy="name a folder of .tritonctl/loadtests/, or run `tritonctl loadtest run`",
         )
-    records = [record for file in files for record in _records(file)]
+    records = [record for file in files for record in _parse_records(file)]
     return sorted(records, key=lambda record: (record.planned, record.index))
 
 
-def _records(path: Path) -> Iterator[Record]:
-    for number, line in _whole_lines(path):
+def _parse_records(path: Path) -> Iterator[LoadRecord]:
+    for number, line in _complete_lines(path):
         try:
-            yield Record.model_validate_json(line)
+            yield LoadRecord.model_validate_json(line)
         except ValidationError as error:
             raise ConfigurationError(f"{path}:{number}: {reason(error)}", remedy=_REMEDY) from error
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a JSON-lines file, none where it does not exist.
+    """Read the objects of a JSON-lines file; empty if it does not exist.
 
     Raises ConfigurationError.
     """
     if not path.is_file():
         return []
-    return [_object(path, number, line) for number, line in _whole_lines(path)]
+    return [_parse_object(path, number, line) for number, line in _complete_lines(path)]
 
 
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -119,16 +118,16 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines; the last one only when it is whole: its writer may have been killed."""
+def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield numbered lines; skip a truncated last one: its writer may have been killed."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be read: {error.strerror}", remedy="check the file's permissions"
         ) from error
-    *lines, rest = content.split(b"\n")
+    *lines, tail = content.split(b"\n")
     yield from ((n, line) for n, line in enumerate(lines, start=1) if line.strip())
     with suppress(ValueError):
-        json.loads(rest)
-        yield len(lines) + 1, rest
+        json.loads(tail)
+        yield len(lines) + 1, tail

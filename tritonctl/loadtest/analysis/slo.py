@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a service meets its SLO: shares of requests over a limit, with their intervals."""
+"""Decide whether a service meets its SLO, by the shares of requests over each limit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.loadtest.analysis.binomial import share_bounds
-from tritonctl.loadtest.analysis.bootstrap import Share, share_interval
-from tritonctl.loadtest.analysis.columns import NEVER, Columns, Floats, Mask, summed
-from tritonctl.loadtest.analysis.percentiles import Sample
-from tritonctl.loadtest.analysis.series import Series, gave_up, measured
-from tritonctl.loadtest.analysis.stationarity import outgrows
+from tritonctl.loadtest.analysis.bootstrap import ShareEstimate, share_interval
+from tritonctl.loadtest.analysis.columns import NEVER, Columns, Floats, Mask, sum_by_index
+from tritonctl.loadtest.analysis.percentiles import DurationSample
+from tritonctl.loadtest.analysis.series import Series, duration_series, given_up_requests
+from tritonctl.loadtest.analysis.stationarity import will_exceed
 from tritonctl.loadtest.analysis.summary import (
     DECISIVE_REQUESTS,
     MET,
@@ -25,25 +25,31 @@ from tritonctl.loadtest.analysis.summary import (
 )
 
 ERROR_RATE = "error_rate"
+_TOKEN_METRICS = ("ttft", "itl", "tpot")
 _LATENCY = re.compile(r"(ttft|itl|tpot|e2e)_p(\d\d\d?)_ms")
-_USUAL = 0.9
-# Of a bound that the data themselves choose: with it, 1 % of runs exactly at the limit are called
-# met where times are as dependent as 0.95 from one request to the next; with 95 %, 4 %.
-_STRICT = 0.99
+_CLUSTERING_QUANTILE = 0.9
+# Level of a bound chosen by the data. With autocorrelation 0.95, it calls 1 % of runs exactly at
+# the limit met; 95 % would call 4 % met.
+_STRICT_LEVEL = 0.99
 
 
 @dataclass(frozen=True)
-class Limit:
-    """An SLO target for a duration: at most `allowed` of its values lie over `ms`."""
+class SloLimit:
+    """An SLO target for a duration: at most `allowed_share` of the values exceed `ms`."""
 
     name: str
     metric: str
     ms: float
-    allowed: float
+    allowed_share: float
+
+    @property
+    def us(self) -> float:
+        """The limit in microseconds."""
+        return self.ms * 1000
 
 
-def limits(slo: Mapping[str, float | None]) -> list[Limit]:
-    """The durations that an SLO limits. Raises ConfigurationError for a name it cannot have."""
+def latency_limits(slo: Mapping[str, float | None]) -> list[SloLimit]:
+    """Return the duration limits of an SLO. Raises ConfigurationError for an unknown name."""
     durations = []
     for name, value in slo.items():
         if name == ERROR_RATE or value is None:
@@ -52,163 +58,223 @@ def limits(slo: Mapping[str, float | None]) -> list[Limit]:
         if match is None:
             raise ConfigurationError(
                 f"slo.{name} is not an SLO target",
-                remedy=f"use one like ttft_p99_ms, itl_p99_ms, e2e_p99_ms or {ERROR_RATE}",
+                remedy=f"use a name like ttft_p99_ms, itl_p99_ms, e2e_p99_ms or {ERROR_RATE}",
             )
-        # p999 is 99.9 %: the digits after the point of the share.
+        # p999 means 0.999: the digits follow the decimal point.
         allowed = 1 - int(match[2]) / 10 ** len(match[2])
-        durations.append(Limit(name, match[1], float(value), round(allowed, 6)))
+        durations.append(SloLimit(name, match[1], float(value), round(allowed, 6)))
     return durations
 
 
 def judge(
     columns: Columns, slo: Mapping[str, float | None], *, cool_down_us: int, growth: float = 0.0
 ) -> tuple[SloVerdict, ...]:
-    """A verdict for each SLO target about these requests.
+    """Return a verdict for each SLO target.
 
-    growth: of response times that rose (`Window.growth`): nothing is proven for longer runs then,
-    unless they stay far below the limit.
+    `growth` (`Window.growth`) above 0 leaves a target undecided unless its times stay far below
+    the limit.
     """
-    series = measured(columns, cool_down_us)
+    series = duration_series(columns, cool_down_us)
     verdicts = [
-        _latency(limit, columns, series.get(limit.metric), cool_down_us, growth)
-        for limit in limits(slo)
+        _latency_verdict(limit, columns, series.get(limit.metric), cool_down_us, growth)
+        for limit in latency_limits(slo)
     ]
     allowed = slo.get(ERROR_RATE)
     if allowed is not None:
-        verdicts.append(_errors(columns, float(allowed), cool_down_us))
+        verdicts.append(_error_rate_verdict(columns, float(allowed), cool_down_us))
     return tuple(verdicts)
 
 
-def overall(verdicts: Iterable[SloVerdict]) -> str | None:
-    """Missed if one is, else undecided if one is, else met; None without any target."""
+def overall_verdict(verdicts: Iterable[SloVerdict]) -> str | None:
+    """Return missed if any target is, else undecided if any is, else met; None without targets."""
     words = {verdict.verdict for verdict in verdicts}
     return next((v for v in (MISSED, UNDECIDED, MET) if v in words), None)
 
 
-def failed(columns: Columns, cool_down_us: int) -> Mask:
-    """Requests that count as over every limit: no answer, or none in time."""
-    return np.asarray(columns.ended("error") | gave_up(columns, cool_down_us))
+def failed_requests(columns: Columns, cool_down_us: int) -> Mask:
+    """Return a mask of failed requests, which count as over every limit."""
+    return np.asarray(columns.has_outcome("error") | given_up_requests(columns, cool_down_us))
 
 
-def _latency(
-    limit: Limit, columns: Columns, series: Series | None, cool_down_us: int, growth: float
+def _latency_verdict(
+    limit: SloLimit, columns: Columns, series: Series | None, cool_down_us: int, growth: float
 ) -> SloVerdict:
-    lost = failed(columns, cool_down_us)
-    if series is None and not lost.any():
-        return _verdict(limit, None, f"no request has a value of {limit.metric}", UNDECIDED)
-    sample = None if series is None else Sample.of(series)
-    share = _share(limit, len(columns), series, sample, lost)
-    if sample is not None and not lost.any():
-        share = _below_percentile(share, sample, limit)
-    verdict, why = decide(share, limit.allowed, f"take longer than {limit.ms:g} ms")
-    count = int(lost.sum())
-    why = f"{count} without an answer in time count as longer: {why}" if count else why
+    failures = failed_requests(columns, cool_down_us)
+    empty_count = 0
+    if limit.metric in _TOKEN_METRICS:
+        # No token ever came, so every limit on tokens is exceeded.
+        empty_count = int(columns.is_empty.sum())
+        failures = failures | columns.is_empty
+    if series is None and not failures.any():
+        return _slo_verdict(limit, None, f"no request has a value of {limit.metric}", UNDECIDED)
+    sample = None if series is None else DurationSample.from_series(series)
+    share = _share_over(limit, len(columns), series, sample, failures)
+    if sample is not None and not failures.any():
+        share = _cap_by_percentile(share, sample, limit)
+    verdict, explanation = decide_verdict(
+        share, limit.allowed_share, f"take longer than {limit.ms:g} ms"
+    )
+    explanation = _counted_as_over(int(failures.sum()) - empty_count, empty_count) + explanation
     if verdict == MET and sample is not None:
-        quantile = sample.quantile(1 - limit.allowed)
-        if outgrows(quantile, limit.ms * 1000, growth):
+        quantile = sample.quantile(1 - limit.allowed_share)
+        if will_exceed(quantile, limit.ms * 1000, growth):
             verdict = UNDECIDED
-            why += "; but response times rose until the end: a longer run may break it"
-    return _verdict(limit, share, why, verdict)
+            explanation += "; but response times rose until the end: a longer run may miss it"
+    if limit.metric not in _TOKEN_METRICS:
+        verdict, explanation = _doubt_empty_answers(
+            columns, limit.allowed_share, verdict, explanation
+        )
+    return _slo_verdict(limit, share, explanation, verdict)
 
 
-def _share(
-    limit: Limit, requests: int, series: Series | None, sample: Sample | None, lost: Mask
-) -> Share:
-    """Per request how much is over the limit, and how much in all; lost requests are all over."""
-    total = over = usual = np.zeros(requests)
-    bulk = 1
-    if series is not None and sample is not None:
-        bulk = sample.bulk
-        total = summed(series.owner, series.weights, requests)
-        over = _over(series, limit.ms * 1000, requests)
-        usual = _over(series, sample.quantile(_USUAL), requests)
-    # A lost request would have had as many tokens as the others.
-    each = total[total > 0].mean() if total.any() else 1.0
-    total, over, usual = (np.where(lost, each, column) for column in (total, over, usual))
-    counted = total > 0
-    return share_interval(over[counted], total[counted], usual=usual[counted], bulk=bulk)
+def _counted_as_over(failed: int, empty: int) -> str:
+    """Return the start of an explanation; empty without such requests."""
+    parts = [
+        f"{count} {words}"
+        for count, words in ((failed, "failed requests"), (empty, "answers without tokens"))
+        if count
+    ]
+    return f"{' and '.join(parts)} count as over the limit: " if parts else ""
 
 
-def _below_percentile(share: Share, sample: Sample, limit: Limit) -> Share:
-    """No more lie over the limit than over the end of the percentile's interval, if that is below.
+def _doubt_empty_answers(
+    columns: Columns, allowed: float, verdict: str, explanation: str
+) -> tuple[str, str]:
+    """Leave a met target undecided if answers without tokens could be more than is allowed.
 
-    Where nothing came near the limit, its own share says little: nobody knows how values so rare
-    would gather.
+    They end early and without an error, so they flatter times and error rates.
     """
-    high = sample.percentile(1 - limit.allowed, _STRICT).high_ms
+    count, n = int(columns.is_empty.sum()), len(columns)
+    if verdict != MET or not count or share_bounds(count, n)[1] <= allowed:
+        return verdict, explanation
+    doubt = f"but {count} of {n} answers had no tokens: see the model's log for the reason"
+    return UNDECIDED, f"{explanation}; {doubt}"
+
+
+def _share_over(
+    limit: SloLimit,
+    requests: int,
+    series: Series | None,
+    sample: DurationSample | None,
+    failures: Mask,
+) -> ShareEstimate:
+    """Estimate the share over the limit from per-request weights; failed requests are all over."""
+    total = over = reference_over = np.zeros(requests)
+    min_block_length = 1
+    if series is not None and sample is not None:
+        min_block_length = sample.min_block_length
+        total = sum_by_index(series.owner, series.weights, requests)
+        over = _weight_over(series, limit.ms * 1000, requests)
+        reference_over = _weight_over(series, sample.quantile(_CLUSTERING_QUANTILE), requests)
+    # A failed request gets the mean number of tokens.
+    mean_weight = total[total > 0].mean() if total.any() else 1.0
+    total, over, reference_over = (
+        np.where(failures, mean_weight, column) for column in (total, over, reference_over)
+    )
+    has_weight = total > 0
+    return share_interval(
+        over[has_weight],
+        total[has_weight],
+        reference_over=reference_over[has_weight],
+        min_block_length=min_block_length,
+    )
+
+
+def _cap_by_percentile(
+    share: ShareEstimate, sample: DurationSample, limit: SloLimit
+) -> ShareEstimate:
+    """Cap the share's upper bound if the percentile's interval ends below the limit.
+
+    When no value comes near the limit, the share itself says little: the clustering of such rare
+    values is unknown.
+    """
+    high = sample.percentile(1 - limit.allowed_share, _STRICT_LEVEL).high_ms
     if high is None or high > limit.ms:
         return share
-    return replace(share, high=min(share.high, limit.allowed))
+    return replace(share, high=min(share.high, limit.allowed_share))
 
 
-def _over(series: Series, limit: float, requests: int) -> Floats:
-    return summed(series.owner, series.weights * (series.values > limit), requests)
+def _weight_over(series: Series, limit: float, requests: int) -> Floats:
+    return sum_by_index(series.owner, series.weights * (series.values > limit), requests)
 
 
-def decide(share: Share, allowed: float, verb: str) -> tuple[str, str]:
-    """Met or missed when the whole interval lies on one side of what is allowed.
+def decide_verdict(share: ShareEstimate, allowed: float, verb: str) -> tuple[str, str]:
+    """Return (verdict, reason): met or missed if the interval lies on one side of `allowed`.
 
-    `verb` says what the share of requests does.
+    `verb` completes "x % of the requests ..." in the reason.
     """
     interval = f"[{100 * share.low:.3g}, {100 * share.high:.3g}]"
-    measured_share = f"{percent(share.share)} {interval} {verb}, {percent(allowed)} may"
+    measured_share = (
+        f"{format_percent(share.share)} {interval} {verb}, {format_percent(allowed)} allowed"
+    )
     if share.high <= allowed:
         return MET, measured_share
     if share.low > allowed:
         return MISSED, measured_share
-    few = share.effective < DECISIVE_REQUESTS
-    why = "too few independent requests" if few else "too close to the limit"
-    return UNDECIDED, f"{measured_share}: {why} to tell, run longer"
+    too_few = share.effective < DECISIVE_REQUESTS
+    reason = "too few independent requests" if too_few else "too close to the limit"
+    return UNDECIDED, f"{measured_share}: {reason} to decide, run longer"
 
 
-def percent(share: float) -> str:
-    """A share in words: `0.95 %`."""
+def format_percent(share: float) -> str:
+    """Format a share: `0.95 %`."""
     return f"{100 * share:.3g} %"
 
 
-def _verdict(limit: Limit, share: Share | None, why: str, verdict: str) -> SloVerdict:
+def _slo_verdict(
+    limit: SloLimit, share: ShareEstimate | None, explanation: str, verdict: str
+) -> SloVerdict:
     return SloVerdict(
         name=limit.name,
         limit_ms=limit.ms,
-        allowed_share=limit.allowed,
+        allowed_share=limit.allowed_share,
         share_over=share.share if share else None,
         low=share.low if share else None,
         high=share.high if share else None,
         verdict=verdict,
-        why=why,
+        why=explanation,
     )
 
 
-def _errors(columns: Columns, allowed: float, cool_down_us: int) -> SloVerdict:
-    target = Limit(ERROR_RATE, ERROR_RATE, 0.0, allowed)
+def _error_rate_verdict(columns: Columns, allowed: float, cool_down_us: int) -> SloVerdict:
+    target = SloLimit(ERROR_RATE, ERROR_RATE, 0.0, allowed)
     if not len(columns):
-        verdict = _verdict(target, None, "no request was sent", UNDECIDED)
+        verdict = _slo_verdict(target, None, "no request was sent", UNDECIDED)
     else:
-        n, count = len(columns), int(failed(columns, cool_down_us).sum())
-        share = Share(count / n, *share_bounds(count, n), n)
-        decided, why = decide(share, allowed, "fail")
-        verdict = _verdict(target, share, f"{count} of {n} failed: {why}", decided)
+        n, count = len(columns), int(failed_requests(columns, cool_down_us).sum())
+        share = ShareEstimate(count / n, *share_bounds(count, n), n)
+        decided, explanation = decide_verdict(share, allowed, "fail")
+        decided, explanation = _doubt_empty_answers(columns, allowed, decided, explanation)
+        verdict = _slo_verdict(target, share, f"{count} of {n} failed: {explanation}", decided)
     return replace(verdict, limit_ms=None)
 
 
-def good(columns: Columns, slo: Mapping[str, float | None]) -> Mask:
-    """Which requests were answered within every limit, as goodput counts them.
+def meets_slo(columns: Columns, slo: Mapping[str, float | None]) -> Mask:
+    """Return a mask of requests that are shown to be within every limit, for goodput.
 
-    itl limits bind a request's mean gap between tokens (tpot), as in GenAI-Perf, AIPerf and vLLM.
+    An answer without tokens is never good, nor is one without a value where there is a limit.
+    itl limits apply to a request's mean gap between tokens (tpot), as in GenAI-Perf, AIPerf and
+    vLLM.
     """
-    within = columns.ended("ok")
-    for limit in limits(slo):
-        duration = _durations(columns, limit.metric)
-        within = within & (np.isnan(duration) | (duration <= limit.ms * 1000))
-    return np.asarray(within)
+    within_limits = columns.has_outcome("ok") & ~columns.is_empty
+    for limit in latency_limits(slo):
+        # False for NaN.
+        within_limits = within_limits & (_request_durations(columns, limit.metric) <= limit.us)
+    return np.asarray(within_limits)
 
 
-def _durations(columns: Columns, metric: str) -> Floats:
-    """Microseconds of each request, NaN where it has no such duration."""
+def _request_durations(columns: Columns, metric: str) -> Floats:
+    """Return each request's duration in microseconds; NaN without one.
+
+    Tokens of a single response were made since the request was due: their mean gap is at most that
+    time divided among them. A single token has no gap to wait for.
+    """
     if metric == "e2e":
         return (columns.end - columns.planned).astype(np.float64)
     if metric == "ttft":
         waited = (columns.first - columns.planned).astype(np.float64)
         return np.where(columns.first == NEVER, np.nan, waited)
-    span = (columns.last - columns.first) / np.maximum(columns.tokens - 1, 1)
-    return np.where(columns.tokens > 1, span, np.nan)
+    since = np.where(columns.responses > 1, columns.first, columns.planned)
+    gap = (columns.last - since) / np.maximum(columns.tokens - 1, 1)
+    gap = np.where(columns.tokens > 1, gap, 0.0)
+    return np.where(columns.first == NEVER, np.nan, gap)

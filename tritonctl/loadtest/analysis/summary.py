@@ -14,8 +14,8 @@ from tritonctl.project.expected import reason
 
 SCHEMA = "tritonctl/loadsummary/v1"
 SUMMARY = "summary.json"
-NO_VERSION = "none"  # of requests that nobody answered
-# No 99th percentile from fewer requests, no decision from fewer than the second number.
+NO_VERSION = "none"  # of requests without a response
+# Minimum requests for P99, for P99.9 and for a decision.
 P99_REQUESTS, P999_REQUESTS, DECISIVE_REQUESTS = 500, 5000, 5000
 
 MET, MISSED, UNDECIDED = "met", "missed", "undecided"
@@ -23,7 +23,7 @@ MET, MISSED, UNDECIDED = "met", "missed", "undecided"
 
 @dataclass(frozen=True)
 class Percentile:
-    """A percentile with its 95 % interval. None: so few independent requests have no such bound."""
+    """A percentile with its 95 % interval; a bound is None with too few independent requests."""
 
     q: float
     ms: float
@@ -32,41 +32,37 @@ class Percentile:
 
 
 @dataclass(frozen=True)
-class Distribution:
-    """How one duration is distributed. `n` counts requests (for itl: gaps between tokens).
+class DurationDistribution:
+    """The distribution of one metric's durations."""
 
-    `censored` of them were given up: they took at least as long as counted. `histogram` is an
-    HdrHistogram of microseconds in its base64 form.
-    """
-
-    n: int
+    n: int  # requests; for itl gaps between tokens
     mean_ms: float
     min_ms: float
     max_ms: float
     percentiles: tuple[Percentile, ...]
-    histogram: str
-    censored: int = 0
+    histogram: str  # HdrHistogram of microseconds in base64
+    censored: int = 0  # requests given up, counted with the time waited as a lower bound
 
     def percentile(self, q: float) -> Percentile | None:
-        """The percentile at `q` (0.99), None where there were too few requests for it."""
+        """Return the percentile at `q` (such as 0.99); None with too few requests."""
         return next((p for p in self.percentiles if abs(p.q - q) < 1e-9), None)  # noqa: PLR2004
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part that was measured, in seconds since the run's start."""
+    """The measured part of a run, in seconds since its start."""
 
     from_s: float
     to_s: float
     warm_up_s: float
     stationary: bool
     why: str
-    growth: float = 0.0  # of response times that rose: how much of their level, in that time
+    growth: float = 0.0  # rise of the response times over the window, as a share of their level
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What became of the requests planned in the window; `unsent` of the whole run."""
+class RequestCounts:
+    """The requests planned in the window by outcome."""
 
     planned: int
     sent: int
@@ -75,12 +71,13 @@ class Counts:
     cancelled: int
     timeout: int
     abandoned: int
-    unsent: int
+    unsent: int  # of the whole run
+    empty: int = 0  # of `ok`: answers without tokens, never good
 
 
 @dataclass(frozen=True)
 class ErrorGroup:
-    """Failures of one kind and message, over the whole run."""
+    """Failures of one kind and message in the whole run."""
 
     kind: str
     message: str
@@ -89,15 +86,12 @@ class ErrorGroup:
 
 @dataclass(frozen=True)
 class Rates:
-    """Per second of the window. Achieved: answered in it, whenever they were planned.
-
-    Goodput: answered within every limit of the SLO, of those planned in the window.
-    """
+    """Rates per second of the window."""
 
     offered_rps: float
-    achieved_rps: float
+    achieved_rps: float  # completed in the window, whenever planned
     tokens_per_s: float
-    goodput_rps: float
+    goodput_rps: float  # planned in the window, answered with tokens and within every SLO limit
     goodput_share: float | None
 
 
@@ -105,21 +99,18 @@ class Rates:
 class ClassSummary:
     """The figures of one class of requests."""
 
-    counts: Counts
+    counts: RequestCounts
     rates: Rates
-    metrics: dict[str, Distribution]
+    metrics: dict[str, DurationDistribution]
 
 
 @dataclass(frozen=True)
 class SloVerdict:
-    """One SLO target: the share of requests that missed it, against the share that may.
-
-    `limit_ms` is None for the error rate, which is a share itself.
-    """
+    """The verdict about one SLO target."""
 
     name: str
-    limit_ms: float | None
-    allowed_share: float
+    limit_ms: float | None  # None for the error rate, which is itself a share
+    allowed_share: float  # of requests over the limit
     share_over: float | None
     low: float | None
     high: float | None
@@ -129,28 +120,24 @@ class SloVerdict:
 
 @dataclass(frozen=True)
 class EngineTimes:
-    """What a text engine says of its requests itself: means in milliseconds.
+    """A text engine's own mean times per request, in milliseconds."""
 
-    queue: until it has a place in the batch; prefill: from there to the first response; decode: to
-    the last. `queue_ms` is None where an older engine does not tell it apart from prefill.
-    """
-
-    queue_ms: float | None
-    prefill_ms: float
-    decode_ms: float
+    queue_ms: float | None  # until admitted to the batch; None if an older engine omits it
+    prefill_ms: float  # from admission to the first response
+    decode_ms: float  # from the first to the last response
 
     @property
-    def whole_ms(self) -> float:
-        """From submission to the last response."""
+    def total_ms(self) -> float:
+        """The time from submission to the last response."""
         return (self.queue_ms or 0.0) + self.prefill_ms + self.decode_ms
 
 
 @dataclass(frozen=True)
-class ModelFigures:
-    """What the server says of one model during the window; times are means per request.
+class ModelLoadFigures:
+    """The server's figures for one model in the window; times are means per request.
 
-    `share` is its part of the time of all composing models. Of a decoupled model Triton counts only
-    until it has taken a request, so `engine` has the time of its answers, where it tells them.
+    For a decoupled model Triton counts only until the model accepts a request. `engine` then holds
+    the times of its responses, if the engine publishes them.
     """
 
     rate: float
@@ -161,63 +148,59 @@ class ModelFigures:
     infer_ms: float
     output_ms: float
     request_ms: float
-    share: float | None
+    share: float | None  # of the time of all composing models
     pending_max: float | None
     max_batch_size: int | None = None
     instances: int | None = None
     decoupled: bool = False
     engine: EngineTimes | None = None
+    reloads: int = 0  # counts around a reload are lost, so the rate is too low
 
     @property
-    def whole_ms(self) -> float | None:
-        """How long the model works on a request; None where nobody says it."""
+    def total_ms(self) -> float | None:
+        """The model's time per request; None if unpublished."""
         if self.engine is not None:
-            return self.engine.whole_ms
+            return self.engine.total_ms
         return None if self.decoupled else self.request_ms
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """A value that the server publishes, over the window; `change` is last - first."""
+    """A published value of the server over the window."""
 
     mean: float
     maximum: float
-    change: float
+    change: float  # last minus first; of a counter its growth, resets included
 
 
 @dataclass(frozen=True)
-class ServerFigures:
-    """The server during the window. `cpu` is in cores, `host_cpu` a share of the machine."""
+class ServerLoadFigures:
+    """The server's figures in the window."""
 
     seconds: float
-    models: dict[str, ModelFigures]
+    models: dict[str, ModelLoadFigures]
     engine: dict[str, Gauge]
-    cpu: float | None
+    cpu: float | None  # in cores
     cpu_max: float | None
-    host_cpu: float | None
+    host_cpu: float | None  # as a share of the machine
     host_cpus: int | None
     rss_bytes: int | None
 
 
 @dataclass(frozen=True)
 class GeneratorFigures:
-    """The load generator: its share of one core (of the busiest worker), how late it sent, how late
-    its loop woke."""
+    """The load generator's own figures; CPU as a share of one core per worker."""
 
     workers: int
     cpu_mean: float | None
     cpu_max: float | None
     send_lag_p99_ms: float | None
-    woke_p99_ms: float | None = None
+    woke_p99_ms: float | None = None  # lateness of the event loop
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole load test. `doubts`: what a longer run would tell of the generator.
-
-    `versions`: by the version of the model that answered, the release's number; empty where no
-    answer told it. `resumed`: answers that broke and went on.
-    """
+    """The result of a load test."""
 
     scenario: str
     model: str
@@ -225,65 +208,72 @@ class Summary:
     valid: bool
     invalid_because: tuple[str, ...]
     window: Window
-    counts: Counts
+    counts: RequestCounts
     errors: tuple[ErrorGroup, ...]
     rates: Rates
-    metrics: dict[str, Distribution]
+    metrics: dict[str, DurationDistribution]
     classes: dict[str, ClassSummary]
     slo: tuple[SloVerdict, ...]
     slo_verdict: str | None
     decisive: bool
     generator: GeneratorFigures
-    server: ServerFigures | None
+    server: ServerLoadFigures | None
     limited_by: str
-    doubts: tuple[str, ...] = ()
-    versions: dict[str, ClassSummary] = field(default_factory=dict)
-    resumed: int = 0
+    doubts: tuple[str, ...] = ()  # possible generator problems that need a longer run
+    versions: dict[str, ClassSummary] = field(default_factory=dict)  # by model version (release)
+    resumed: int = 0  # broken streams that resumed
+    single_response: int = 0  # answers of several tokens in one response: no ITL, no TPOT
+    uncounted_tokens: int = 0  # answers without num_output_tokens: a response counts as a token
 
     @property
     def failed(self) -> bool:
         """Whether a gate must fail: an SLO target was missed, or the measurement is invalid."""
         return not self.valid or self.slo_verdict == MISSED
 
+    @property
+    def empty_share(self) -> float:
+        """The share of the requests that were answered without tokens."""
+        return self.counts.empty / max(1, self.counts.sent)
+
     def to_record(self) -> dict[str, Any]:
-        """The summary as plain data."""
+        """Return the summary as plain data."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_record(cls, record: Any, *, origin: str = SUMMARY) -> Summary:
-        """The inverse of `to_record`; `origin` names the file. Raises ConfigurationError."""
+        """Read a record; `origin` names its file in errors. Raises ConfigurationError."""
         from pydantic import TypeAdapter, ValidationError
 
         schema = record.get("schema") if isinstance(record, dict) else None
         if schema != SCHEMA:
             raise ConfigurationError(
                 f"{origin}: its schema is {schema!r}, not {SCHEMA!r}",
-                remedy="it was written by another version of tritonctl, or is not a load test's "
-                "summary: `tritonctl loadtest report FOLDER` makes it again from the records",
+                remedy="another version of tritonctl wrote it, or it is not a load test summary: "
+                "`tritonctl loadtest report FOLDER` rebuilds it from the records",
             )
         try:
             return TypeAdapter(cls).validate_python(record)
         except ValidationError as error:
             raise ConfigurationError(
                 f"{origin}: {reason(error)}",
-                remedy="make it again from the records: `tritonctl loadtest report FOLDER`",
+                remedy="rebuild it from the records: `tritonctl loadtest report FOLDER`",
             ) from error
 
 
 def write_summary(folder: Path, summary: Summary) -> Path:
-    """Write `summary.json`; its presence says that the run's folder is whole. Raises HostError."""
+    """Write `summary.json`, which marks the run's folder as complete. Raises HostError."""
     text = json.dumps(summary.to_record(), ensure_ascii=False, allow_nan=False, indent=1)
     write_atomically(folder / SUMMARY, text + "\n")
     return folder / SUMMARY
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a run's folder. Raises ConfigurationError."""
+    """Read the summary of a run's folder. Raises ConfigurationError."""
     path = folder / SUMMARY
     if not path.exists():
         raise ConfigurationError(
             f"{path} does not exist: the run was killed, or this is not a load test",
-            remedy=f"make it from what was recorded: `tritonctl loadtest report {folder}`",
+            remedy=f"build it from the records: `tritonctl loadtest report {folder}`",
         )
-    again = f"make it again from the records: `tritonctl loadtest report {folder}`"
-    return Summary.from_record(read_object(path, remedy=again), origin=str(path))
+    remedy = f"rebuild it from the records: `tritonctl loadtest report {folder}`"
+    return Summary.from_record(read_object(path, remedy=remedy), origin=str(path))

@@ -8,20 +8,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tritonctl.host.units import human_bytes
-from tritonctl.loadtest.report.run import Run
+from tritonctl.loadtest.report.run import ReportedRun
 from tritonctl.loadtest.report.tables import Tile
 
 _MIB = 2**20
-# Packages that only convert: the report is about those that serve.
+# Conversion packages, irrelevant for serving.
 _TOOLS = ("torch", "transformers", "optimum", "nncf", "python", "modelopt", "nvidia-modelopt")
 
 
-def card(run: Run) -> list[Tile]:
-    """Model, engine, GPU or CPU, server; what is not known is left out."""
+def card(run: ReportedRun) -> list[Tile]:
+    """Return tiles for model, engine, GPU or CPU, and server; unknown ones are omitted."""
     facts = run.facts
     engine = facts.get("engine") or {}
     tiles = [
-        Tile("Model", run.summary.model, _joined(engine.get("architecture"), _checkpoint(engine))),
+        Tile(
+            "Model", run.summary.model, _join_parts(engine.get("architecture"), _checkpoint(engine))
+        ),
         _engine(engine),
         _limits(engine),
         _processor(facts),
@@ -30,7 +32,7 @@ def card(run: Run) -> list[Tile]:
     return [tile for tile in tiles if tile is not None]
 
 
-def _joined(*parts: object) -> str:
+def _join_parts(*parts: object) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
@@ -44,7 +46,9 @@ def _engine(engine: Mapping[str, Any]) -> Tile | None:
         return None
     versions = engine.get("versions") or {}
     serving = [f"{n} {v}" for n, v in versions.items() if not n.startswith(_TOOLS)]
-    return Tile("Engine", _joined(engine["builder"], engine.get("precision")), _joined(*serving))
+    return Tile(
+        "Engine", _join_parts(engine["builder"], engine.get("precision")), _join_parts(*serving)
+    )
 
 
 def _limits(engine: Mapping[str, Any]) -> Tile | None:
@@ -57,7 +61,7 @@ def _limits(engine: Mapping[str, Any]) -> Tile | None:
 
 
 def _processor(facts: Mapping[str, Any]) -> Tile | None:
-    """The GPUs; without any, the CPU."""
+    """Return the GPUs or, without any, the CPU."""
     if gpus := facts.get("gpus"):
         names = Counter(gpu.get("name") for gpu in gpus)
         value = ", ".join(f"{count} × {name}" for name, count in names.items())
@@ -65,11 +69,11 @@ def _processor(facts: Mapping[str, Any]) -> Tile | None:
         memory = first.get("memory_mib")
         room = f"{human_bytes(memory * _MIB)} each" if memory else None
         driver = f"driver {first['driver']}" if first.get("driver") else None
-        return Tile("GPU", value, _joined(room, driver))
-    if "gpus" not in facts:  # another machine serves
+        return Tile("GPU", value, _join_parts(room, driver))
+    if "gpus" not in facts:  # the server runs on another machine
         return None
     host = facts.get("host") or {}
-    return Tile("CPU, no GPU", facts.get("cpu") or "unknown", _joined(*_machine(host)))
+    return Tile("CPU, no GPU", facts.get("cpu") or "unknown", _join_parts(*_machine(host)))
 
 
 def _machine(host: Mapping[str, Any]) -> Iterator[str]:
@@ -83,6 +87,6 @@ def _server(facts: Mapping[str, Any]) -> Tile | None:
     server = facts.get("server") or {}
     if not server.get("name"):
         return None
-    ours = facts.get("tritonctl")
+    tritonctl_version = facts.get("tritonctl")
     value = " ".join(str(server[name]) for name in ("name", "version") if server.get(name))
-    return Tile("Server", value, f"tritonctl {ours}" if ours else "")
+    return Tile("Server", value, f"tritonctl {tritonctl_version}" if tritonctl_version else "")

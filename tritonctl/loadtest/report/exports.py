@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load test for other tools: `requests.csv`, a line per request (RFC 4180)."""
+"""Export a load test for other tools: `requests.csv`, one line per request (RFC 4180)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tritonctl.host.files import write_atomically
-from tritonctl.loadtest.report.run import Request, load_run
+from tritonctl.loadtest.report.run import TimedRequest, load_run
 
 REQUESTS = "requests.csv"
 
 Value = str | int | float | None
 # docs/reference/load-tests.md describes them.
-COLUMNS: dict[str, Callable[[Request], Value]] = {
+COLUMNS: dict[str, Callable[[TimedRequest], Value]] = {
     "index": lambda r: r.record.index,
     "class": lambda r: r.record.class_name,
     "worker": lambda r: r.record.worker,
@@ -35,7 +35,7 @@ COLUMNS: dict[str, Callable[[Request], Value]] = {
     "e2e_ms": lambda r: r.e2e_ms,
     "service_e2e_ms": lambda r: r.service_e2e_ms,
     "tpot_ms": lambda r: r.tpot_ms,
-    "longest_gap_ms": lambda r: r.longest_gap_ms,
+    "longest_gap_ms": lambda r: r.max_gap_ms,
     "responses": lambda r: len(r.record.at),
     "input_tokens": lambda r: r.record.input_tokens,
     "output_tokens": lambda r: r.record.output_tokens,
@@ -52,13 +52,13 @@ def write_requests(folder: Path, output: Path | None = None) -> Path:
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     for request in load_run(folder).requests:
-        writer.writerow([_cell(column(request)) for column in COLUMNS.values()])
+        writer.writerow([_csv_value(column(request)) for column in COLUMNS.values()])
     write_atomically(path, text.getvalue())
     return path
 
 
-def _cell(value: Value) -> Value:
-    """Microseconds are all that was measured: no digits beyond them."""
+def _csv_value(value: Value) -> Value:
+    """Format a value; floats keep microsecond precision only."""
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
     return value

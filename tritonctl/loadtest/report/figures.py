@@ -1,214 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures of a report share: plain plotly.js figures, their axes, their words.
+"""Describe a report's charts: series, axes, limits and shaded spans.
 
-A figure is data, not calls: the page carries it as JSON, and the tests read it from there. Colours
-are names of the style sheet (`--e2e`), so that a page in the dark looks as good as one on paper.
+A figure is plain data. The page embeds it as JSON, page.js draws it, and the tests read it from
+there. Colours are style-sheet names (`--e2e`), which adapt to dark mode and print.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
 
-Trace = dict[str, Any]
-Layout = dict[str, Any]
+Dash = Literal["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"]
+Symbol = Literal["circle", "diamond", "square", "triangle", "x", "cross", "star"]
 
-SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon", "hexagon", "star", "cross")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS: tuple[Symbol, ...] = ("circle", "diamond", "square", "triangle", "star", "cross")
+DASHES: tuple[Dash, ...] = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SERIES = 8
-MANY_ROWS = 4
-_NEAR = 1.5  # times the largest value: as far above it a limit still belongs to the picture
+_MAX_LIMIT_RATIO = 1.5  # times the largest value: a higher limit line would flatten the data
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One chart: what it shows in words, then as plotly.js wants it."""
+class ChartSeries:
+    """Points, a line or bars with one name and colour; `x` and `y` have the same length."""
+
+    kind: Literal["points", "line", "bars"]
+    name: str
+    x: Sequence[float | str | None]
+    y: Sequence[float | str | None]  # None leaves a gap
+    colour: str
+    row: int = 0  # plot of the stack, 0 at the top
+    # Text under the pointer; {x}, {y} and {text} are the point's.
+    hover: str = "{y} at {x}"
+    texts: Sequence[str] = ()  # one per point
+    # Ends of an interval around each point, along the numeric axis; None is unbounded.
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    dash: Dash = "solid"
+    width: float = 2  # of the line, in pixels
+    steps: bool = False  # hold each value until the next x
+    symbol: Symbol | None = None  # None: circles for points, no marks on a line
+    size: float | Sequence[float] = 5  # diameter of the marks, in pixels
+    filled: bool = True
+    opacity: float = 1
+    pattern: Literal["", "/", "\\", "-", "x", "."] = ""  # over the colour of bars
+    legend: bool = True  # False: named with the series that its name begins with
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The horizontal axis. A percentile axis is logarithmic and has named ticks."""
+
+    title: str
+    range: tuple[float, float] | None = None
+    logarithmic: bool = False
+    ticks: Sequence[tuple[float, str]] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plot of a stack with its vertical axis; all rows share the horizontal axis."""
+
+    title: str
+    weight: float = 1  # share of the height, relative to the other rows
+    heading: str = ""  # above the plot, for names too long for the axis
+    categories: Sequence[str] = ()  # from top to bottom; replaces the numeric axis
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A dashed line over the whole width, with a label above its right end.
+
+    A limit far above the data gets only a label at the upper edge: its line would flatten the data.
+    """
+
+    value: float
+    text: str
+    row: int
+    colour: str
+    beyond_data: bool
+
+
+@dataclass(frozen=True)
+class ShadedSpan:
+    """A shaded period that does not count, with the reason."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """One chart and the text above it."""
 
     id: str
     title: str
     note: str
-    data: list[Trace]
-    layout: Layout
-    scales: tuple[str, ...] = ()
-    height: int = 380
+    series: Sequence[ChartSeries]
+    x: Axis
+    rows: Sequence[Row]
+    limits: Sequence[Limit] = ()
+    spans: Sequence[ShadedSpan] = ()
+    scales: tuple[Literal["linear", "log"], ...] = ()  # to choose from; the first is the default
+    height: int = 380  # pixels
+    legend: bool = True
 
     def record(self) -> dict[str, Any]:
-        """What the page's script needs."""
-        scale = self.scales[0] if self.scales else None
-        return {"id": self.id, "scale": scale, "data": self.data, "layout": self.layout}
+        """Return the record for the page's script; fields with default values are left out."""
+        return {
+            "id": self.id,
+            "height": self.height,
+            "scale": self.scales[0] if self.scales else "linear",
+            "legend": self.legend,
+            "x": _changed_fields(self.x),
+            "rows": [_changed_fields(row) for row in self.rows],
+            "series": [_changed_fields(series) for series in self.series],
+            "limits": [_changed_fields(limit) for limit in self.limits],
+            "spans": [_changed_fields(span) for span in self.spans],
+        }
 
 
-def stacked_layout(height: int, x: str, rows: Sequence[str], heights: Sequence[float]) -> Layout:
-    """Plots above one another that share their x axis, from top to bottom."""
-    layout = base_layout(height)
-    for row, (title, domain) in enumerate(zip(rows, _domains(heights), strict=True)):
-        layout["yaxis" if row == 0 else f"yaxis{row + 1}"] = axis(
-            title, rangemode="tozero", domain=domain
-        )
-    layout["xaxis"] = axis(x, anchor="y" if len(rows) == 1 else f"y{len(rows)}")
-    return layout
-
-
-def _domains(heights: Sequence[float]) -> list[list[float]]:
-    """Shares of the height, a gap between them."""
-    gap = 0.11 if len(heights) < MANY_ROWS else 0.06
-    room = (1 - gap * (len(heights) - 1)) / sum(heights)
-    domains, top = [], 1.0
-    for share in heights:
-        bottom = max(0.0, top - share * room)
-        domains.append([round(bottom, 4), round(top, 4)])
-        top = bottom - gap
-    return domains
-
-
-def base_layout(height: int) -> Layout:
-    """Fonts, margins, legend and colours that every figure has."""
-    return {
-        "height": height,
-        "margin": {"l": 62, "r": 18, "t": 44, "b": 46},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, sans-serif", "size": 12.5, "color": "--ink"},
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "yanchor": "bottom",
-            "traceorder": "normal",
-        },
-        "hoverlabel": {"bgcolor": "--hover", "bordercolor": "--line", "font": {"color": "--ink"}},
-        "showlegend": True,  # a single trace has a meaning, too
-        "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "--quiet", "activecolor": "--accent"},
-        "shapes": [],
-        "annotations": [],
-    }
-
-
-def axis(title: str, **more: Any) -> Layout:
-    """An axis in the page's colours."""
-    return {
-        "title": {"text": title, "standoff": 8, "font": {"size": 12.5}},
-        "gridcolor": "--grid",
-        "linecolor": "--line",
-        "zerolinecolor": "--line",
-        "automargin": True,
-    } | more
+def _changed_fields(part: ChartSeries | Axis | Row | Limit | ShadedSpan) -> dict[str, Any]:
+    values = {field: getattr(part, field.name) for field in fields(part)}
+    return {f.name: v for f, v in values.items() if f.default is MISSING or v != f.default}
 
 
 def line(
-    name: str, x: Sequence[float], y: Sequence[float | None], colour: str, **more: Any
-) -> Trace:
-    """A line through points; None leaves a gap."""
-    style = {"color": colour, "width": 2} | more.pop("line", {})
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": plain(name),
-        "x": list(x),
-        "y": [rounded(value) for value in y],
-        "line": style,
-    } | more
-
-
-def on_row(trace: Trace, row: int) -> Trace:
-    """The trace in a lower plot of the stack."""
-    return trace if row == 0 else trace | {"yaxis": f"y{row + 1}"}
+    name: str, x: Sequence[float], y: Sequence[float | None], colour: str, **options: Any
+) -> ChartSeries:
+    """Return a line through points, rounded; None leaves a gap."""
+    rounded = [round_figure(value) for value in y]
+    return ChartSeries("line", name, list(x), rounded, colour, **options)
 
 
 def series_colour(index: int) -> str:
-    """The colour of a numbered series."""
+    """Return the colour of a numbered series."""
     return f"--series-{index % SERIES}"
 
 
-def plain(text: object) -> str:
-    """Text as text: plotly.js takes names and labels for a kind of HTML."""
-    return html.escape(str(text), quote=False)
-
-
-def rounded(value: float | None) -> float | None:
-    """Six significant digits: a page need not carry more."""
+def round_figure(value: float | None) -> float | None:
+    """Round to six significant digits to keep the page small."""
     return None if value is None else float(f"{value:.6g}")
 
 
-def milliseconds(value: float | None) -> str:
-    """A latency as people read it: three digits that matter."""
-    return "-" if value is None else f"{number(value)} ms"
+def format_ms(value: float | None) -> str:
+    """Format a latency with three significant digits."""
+    return "-" if value is None else f"{format_number(value)} ms"
 
 
-def number(value: float) -> str:
-    """Three digits that matter, thousands apart."""
-    digits = next((d for d, least in enumerate((100, 10, 1)) if abs(value) >= least), 3)
+def format_number(value: float) -> str:
+    """Format a number with three significant digits and thousands separators."""
+    digits = next((d for d, threshold in enumerate((100, 10, 1)) if abs(value) >= threshold), 3)
     digits = digits if value else 0
     return f"{value:,.{digits}f}"
 
 
-def add_limit(
-    layout: Layout,
-    y: float,
-    text: str,
-    data: Sequence[Trace],
-    *,
-    row: int = 0,
-    colour: str = "--limit",
-) -> None:
-    """A limit: a dashed line over the whole width, its name above its right end.
-
-    Far above all that is drawn, the line would press the data flat: its name at the upper edge
-    says that it is there.
-    """
-    yref = "y" if row == 0 else f"y{row + 1}"
-    drawn = [v for trace in data if trace.get("yaxis", "y") == yref for v in trace["y"]]
-    if y > _NEAR * max((value for value in drawn if value is not None), default=y):
-        _add_beyond(layout, f"↑ {text}", f"{yref} domain", colour)
-        return
-    span = {"xref": "paper", "x0": 0, "x1": 1, "yref": yref, "y0": y, "y1": y}
-    shape = {"type": "line", "line": {"color": colour, "width": 1.5, "dash": "dash"}}
-    layout["shapes"].append(span | shape)
-    layout["annotations"].append(_label(text, yref, colour) | {"y": y, "yanchor": "bottom"})
-
-
-def _add_beyond(layout: Layout, text: str, yref: str, colour: str) -> None:
-    """A limit's name at the upper edge, below those that are there already."""
-    above = sum(label["yref"] == yref for label in layout["annotations"])
-    place = {"y": 1, "yanchor": "top", "yshift": -16 * above}
-    layout["annotations"].append(_label(text, yref, colour) | place)
-
-
-def _label(text: str, yref: str, colour: str) -> Layout:
-    """A limit's name at the right."""
-    return {
-        "xref": "paper",
-        "x": 1,
-        "xanchor": "right",
-        "yref": yref,
-        "yshift": 1,
-        "text": plain(text),
-        "showarrow": False,
-        "bgcolor": "--card",
-        "opacity": 0.9,
-        "borderpad": 1,
-        "font": {"color": colour, "size": 11},
-    }
-
-
-def shaded(x0: float, x1: float, text: str) -> Layout:
-    """A span of time that does not count, and why."""
-    return {
-        "type": "rect",
-        "yref": "paper",
-        "x0": x0,
-        "x1": x1,
-        "y0": 0,
-        "y1": 1,
-        "fillcolor": "--shade",
-        "line": {"width": 0},
-        "layer": "below",
-        "label": {
-            "text": text,
-            "textposition": "top left",
-            "font": {"color": "--quiet", "size": 11},
-        },
-    }
+def limit_line(
+    value: float, text: str, data: Sequence[ChartSeries], *, row: int = 0, colour: str = "--limit"
+) -> Limit:
+    """Return a limit of a row. `data` decides whether it is drawn as a line."""
+    drawn = [y for series in data if series.row == row for y in series.y]
+    largest = max((y for y in drawn if isinstance(y, int | float)), default=value)
+    return Limit(value, text, row, colour, beyond_data=value > _MAX_LIMIT_RATIO * largest)

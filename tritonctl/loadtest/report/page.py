@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a load test: one HTML file that needs nothing else and asks nobody.
+"""Render the report of a load test: one self-contained HTML file without network access.
 
-plotly.js goes in whole, but compressed: its Python package carries no smaller bundle, and a
-browser unpacks gzip itself. The page's policy lets only these two scripts run, by their hashes, and
-lets nothing be fetched: what a server wrote into an error message stays text.
+The page embeds Chart.js and its own script. Its Content-Security-Policy allows these two scripts
+and its style sheet by their hashes and no fetches, so that a server's error message stays text.
 """
 
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,57 +22,68 @@ from tritonctl.host.files import write_atomically
 from tritonctl.host.version import __version__
 from tritonctl.loadtest.report import tables
 from tritonctl.loadtest.report.card import card
-from tritonctl.loadtest.report.figures import Figure
+from tritonctl.loadtest.report.figures import ReportFigure
 from tritonctl.loadtest.report.latency import gap_curves, latency_over_time, percentile_curves
-from tritonctl.loadtest.report.load import generator, throughput
+from tritonctl.loadtest.report.load import generator_figure, throughput_figure
 from tritonctl.loadtest.report.over_time import percentiles_over_time
-from tritonctl.loadtest.report.requests import against_concurrency, against_prompt, lengths
-from tritonctl.loadtest.report.run import Run, load_run
-from tritonctl.loadtest.report.server import breakdown, engine, machine, queue
+from tritonctl.loadtest.report.requests import (
+    concurrency_figure,
+    input_length_figure,
+    output_length_figure,
+    prompt_length_figure,
+)
+from tritonctl.loadtest.report.run import ReportedRun, load_run
+from tritonctl.loadtest.report.server import (
+    breakdown_figure,
+    engine_figure,
+    machine_figure,
+    queue_figure,
+)
 
 REPORT = "report.html"
 _T = TypeVar("_T")
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _TEMPLATE = "template.html.j2"
+_CHART_LIBRARY = "chartjs/chart.umd.min.js"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: figures one above the other, then two beside each other, then tables."""
+    """A part of the page: stacked figures, then a row of figures, then tables."""
 
     id: str
     title: str
-    figures: Sequence[Figure] = ()
-    pair: Sequence[Figure] = ()
+    figures: Sequence[ReportFigure] = ()
+    pair: Sequence[ReportFigure] = ()  # side by side
     tables: Sequence[tables.Table] = ()
 
     def __bool__(self) -> bool:
-        """Whether it has any content."""
+        """Whether the section has any content."""
         return bool(self.figures or self.pair or self.tables)
 
 
 def write_report(folder: Path, output: Path | None = None) -> Path:
-    """Make the report of a run's folder. Raises UsageError, ConfigurationError, HostError."""
+    """Write the report of a run's folder. Raises UsageError, ConfigurationError, HostError."""
     path = output or folder / REPORT
     write_atomically(path, render_report(load_run(folder)))
     return path
 
 
-def render_report(run: Run) -> str:
-    """The page as text."""
+def render_report(run: ReportedRun) -> str:
+    """Return the page as text."""
     summary = run.summary
     return render_page(
         title=f"Load test of {summary.model}",
         subtitle=_subtitle(run),
-        # Beside a run that is not valid, the SLO's verdict would say too much.
+        # An invalid run has no SLO verdict.
         badges=[tables.badge(summary)],
         card=card(run),
         words=tables.verdict_words(summary),
-        invalid_title="These figures are not to be trusted:",
+        invalid_title="These figures are not trustworthy:",
         invalid_because=summary.invalid_because,
-        limited_title="What limited it:",
+        limited_title="Bottleneck:",
         limited_by=summary.limited_by,
-        tiles=tables.tiles(summary, run.streams),
+        tiles=tables.tiles(summary, run.is_streaming),
         sections=_sections(run),
         versions=tables.versions_table(run),
         settings=_settings(run),
@@ -83,13 +91,13 @@ def render_report(run: Run) -> str:
     )
 
 
-def _subtitle(run: Run) -> str:
+def _subtitle(run: ReportedRun) -> str:
     arrivals = run.plan.get("arrivals") or {}
     process = arrivals.get("process", "?")
-    rest = ", ".join(f"{k} {_short(v)}" for k, v in arrivals.items() if k != "process")
+    parameters = ", ".join(f"{k} {_truncate(v)}" for k, v in arrivals.items() if k != "process")
     parts = [
         f"scenario {run.summary.scenario}",
-        f"{process} arrivals ({rest})" if rest else process,
+        f"{process} arrivals ({parameters})" if parameters else process,
     ]
     if run.plan.get("seed") is not None:
         parts.append(f"seed {run.plan['seed']}")
@@ -98,26 +106,31 @@ def _subtitle(run: Run) -> str:
     return " · ".join(parts)
 
 
-def _short(value: object) -> str:
+def _truncate(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004
 
 
-def _sections(run: Run) -> list[Section]:
+def _sections(run: ReportedRun) -> list[Section]:
     summary = run.summary
     order = run.facts.get("ensemble") or []
-    whole = tables.percentile_table(
-        summary.metrics, "Percentiles of the window, with 95 % intervals; - where n is too small."
+    failures: list[tuple[str, str]] = []
+
+    def draw(*charts: Callable[[ReportedRun], ReportFigure | None]) -> list[ReportFigure]:
+        return without_none(*(_draw(chart, run, failures) for chart in charts))
+
+    percentiles = tables.percentile_table(
+        summary.metrics, "Percentiles of the window, with 95 % intervals; - if n is too small."
     )
     sections = [
         Section("slo", "SLO targets", tables=without_none(tables.slo_table(summary))),
         Section(
             "latency-section",
             "Latency",
-            without_none(latency_over_time(run), percentiles_over_time(run)),
-            without_none(percentile_curves(run), gap_curves(run)),
+            draw(latency_over_time, percentiles_over_time),
+            draw(percentile_curves, gap_curves),
             without_none(
-                whole if whole.rows else None,
+                percentiles if percentiles.rows else None,
                 tables.class_table(summary.classes),
                 tables.version_table(summary.versions),
             ),
@@ -125,103 +138,115 @@ def _sections(run: Run) -> list[Section]:
         Section(
             "requests",
             "Requests",
-            pair=without_none(
-                against_concurrency(run),
-                against_prompt(run),
-                lengths(run, "input"),
-                lengths(run, "output"),
+            pair=draw(
+                concurrency_figure, prompt_length_figure, input_length_figure, output_length_figure
             ),
         ),
         Section(
             "load",
             "Load",
-            without_none(throughput(run)),
+            draw(throughput_figure),
             (),
             without_none(tables.error_table(summary)),
         ),
         Section(
             "server",
             "Server",
-            without_none(breakdown(run), queue(run)),
-            without_none(machine(run), engine(run)),
+            draw(breakdown_figure, queue_figure),
+            draw(machine_figure, engine_figure),
             without_none(tables.server_table(summary, order)),
         ),
-        Section("instrument", "Instrument", without_none(generator(run))),
+        Section("instrument", "Instrument", draw(generator_figure)),
         Section("slowest", "Slowest requests", tables=without_none(tables.slowest_table(run))),
     ]
+    if failures:
+        sections.append(Section("missing", "Missing charts", tables=[_missing_charts(failures)]))
     return [section for section in sections if section]
 
 
+def _draw(
+    chart: Callable[[ReportedRun], ReportFigure | None],
+    run: ReportedRun,
+    failures: list[tuple[str, str]],
+) -> ReportFigure | None:
+    """Draw a chart; if that fails, add it to `failures`: the page is worth more than a chart."""
+    try:
+        return chart(run)
+    except Exception as error:
+        name = chart.__name__.removesuffix("_figure").replace("_", " ")
+        failures.append((name, f"{type(error).__name__}: {error}"))
+        return None
+
+
+def _missing_charts(failures: Sequence[tuple[str, str]]) -> tables.Table:
+    caption = "Charts that could not be drawn: a bug in tritonctl. The other figures are complete."
+    return tables.Table(caption, ("chart", "error"), failures, words=(1,))
+
+
 def without_none(*items: _T | None) -> list[_T]:
-    """The items that are not None."""
+    """Return the items that are not None."""
     return [item for item in items if item is not None]
 
 
-def _settings(run: Run) -> list[tuple[str, str]]:
-    """What was run, word for word: name and JSON."""
-    rest = {k: v for k, v in run.facts.items() if k != "models"}
+def _settings(run: ReportedRun) -> list[tuple[str, str]]:
+    """Return plan, model configurations and facts as (name, JSON)."""
+    other_facts = {k: v for k, v in run.facts.items() if k != "models"}
     sources: list[tuple[str, Mapping[str, Any]]] = [("Load plan (plan.json)", run.plan)]
     models = run.facts.get("models") or {}
     sources += [(f"Model configuration of {name}", config) for name, config in models.items()]
-    sources.append(("Facts (facts.json)", rest))
+    sources.append(("Facts (facts.json)", other_facts))
     return [(name, json.dumps(v, ensure_ascii=False, indent=2)) for name, v in sources if v]
 
 
 def render_page(*, sections: Sequence[Section], **words: Any) -> str:
-    """Fill the template around the sections; an undefined name in it is an error."""
+    """Fill the template with the sections; an undefined name in it is an error."""
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    script = _asset("page.js")
+    style, script, library = _asset("page.css"), _asset("page.js"), _chart_library()
     figures = [figure.record() for s in sections for figure in (*s.figures, *s.pair)]
     return environment.get_template(_TEMPLATE).render(
         sections=sections,
-        style=Markup(_asset("page.css")),  # noqa: S704 - a file of this package
+        style=Markup(style),  # noqa: S704 - a file of this package
+        library=Markup(library),  # noqa: S704 - the same
         script=Markup(script),  # noqa: S704 - the same
-        plotly=_packed_plotly(),
         figures=Markup(embedded_json(figures)),  # noqa: S704 - escaped by embedded_json
-        policy=_policy(script),
+        policy=_security_policy(style, [library, script]),
         version=__version__,
         **words,
     )
 
 
 def embedded_json(value: object) -> str:
-    """JSON that can stand inside a script element: nothing in it ends the element."""
+    """Encode JSON for a script element: escape everything that could end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def _policy(script: str) -> str:
-    """Content-Security-Policy: nothing is fetched, only these two scripts run."""
-    digests = (hashlib.sha256(text.encode()).digest() for text in (script, _plotly()))
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    # plotly.js draws WebGL with functions that it makes of text, and styles with elements.
+def _security_policy(style: str, scripts: Sequence[str]) -> str:
+    """Return the Content-Security-Policy: no fetches, only these scripts and this style sheet."""
+    script_sources = " ".join(_source_hash(script) for script in scripts)
     return (
-        f"default-src 'none'; script-src {hashes} 'unsafe-eval'; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {script_sources}; style-src {_source_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
+def _source_hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _chart_library() -> str:
+    """Return Chart.js without its last line, which names a file for debuggers to fetch."""
+    return _asset(_CHART_LIBRARY).partition("//# sourceMappingURL=")[0]
+
+
 def _asset(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    text: str = get_plotlyjs()
-    return text
-
-
-@cache
-def _packed_plotly() -> str:
-    # mtime=0: the same run gives the same page.
-    return base64.b64encode(gzip.compress(_plotly().encode(), 9, mtime=0)).decode()
+    return (_FOLDER / name).read_text(encoding="utf-8")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a load test: plan, generator processes, samples of the server, the folder of a run."""
+"""Run a load test: plan, generator processes, server samples, run folder."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a server's capacity with real runs, and its behaviour under overload."""
+"""Measure a server's capacity with real runs, and its behaviour under overload."""
 
 from __future__ import annotations
 
@@ -10,69 +10,69 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ServerError, TritonctlError, UsageError
-from tritonctl.loadtest.analysis.capacity import Capacity, Trial, find_capacity
-from tritonctl.loadtest.analysis.stationarity import outgrows
+from tritonctl.loadtest.analysis.capacity import Capacity, CapacityTrial, find_capacity
+from tritonctl.loadtest.analysis.stationarity import will_exceed
 from tritonctl.loadtest.analysis.summary import MISSED, UNDECIDED, SloVerdict, Summary
-from tritonctl.loadtest.run.execution import LoadRun, Stop, run_load
-from tritonctl.loadtest.run.folder import SEARCHES, new_folder, write_json
-from tritonctl.loadtest.run.jobs import Target, load_job
+from tritonctl.loadtest.run.execution import LoadRun, StopCondition, run_load
+from tritonctl.loadtest.run.folder import SEARCHES, create_run_folder, write_json
+from tritonctl.loadtest.run.jobs import LoadTarget, create_load_job
 from tritonctl.loadtest.run.live import LiveFigures, LoadBoard
-from tritonctl.loadtest.run.plan import Overrides, slo_of
+from tritonctl.loadtest.run.plan import Overrides, effective_slo
 from tritonctl.project.base import Slo
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 
 SCHEMA = "tritonctl/capacity/v1"
-CAPACITY = "capacity.json"
-GONE = "server gone"
+CAPACITY_FILE = "capacity.json"
+SERVER_GONE = "server gone"
 _CONNECTION = "connection"
-OVERLOAD = 1.2
-# With fewer requests no trial can tell 1 % from 0; at slow rates a longer trial still has a limit.
-_LEAST_REQUESTS, _LONGEST = 400, 4.0
-# A run is stopped when ten times as many requests miss a limit as may.
-_CLEARLY, _LEAST_ANSWERS, _LEAST_SECONDS = 0.1, 100, 5.0
+OVERLOAD_FACTOR = 1.2
+# Fewer requests cannot tell 1 % from 0. Slow rates need longer trials, up to this factor.
+_MIN_REQUESTS, _MAX_LENGTH_FACTOR = 400, 4.0
+# A run stops when ten times the allowed share of requests misses a limit.
+_CLEAR_MISS_SHARE, _MIN_ANSWERS, _MIN_SECONDS = 0.1, 100, 5.0
 _SENT_SHARE = 0.9
-_KEPT, _HALVED = 0.9, 0.5
+_SHEDDING_GOODPUT_SHARE, _DEGRADED_GOODPUT_SHARE = 0.9, 0.5
 _TARGET_QUANTILE = 0.99
 
 
 @dataclass(frozen=True)
-class Search:
-    """The rates to search between, the length of a trial, and the time for all."""
+class CapacitySearch:
+    """The limits of a capacity search. Rates in requests per second."""
 
     lowest: float
     highest: float
-    precision: float
-    seconds: float
-    budget_seconds: float | None = None
+    precision: float  # as a share of the capacity
+    seconds: float  # of one trial
+    budget_seconds: float | None = None  # of all trials
 
 
 @dataclass(frozen=True)
 class Overload:
-    """A trial above the capacity. `behaviour`: keeps, sheds, degrades or collapses."""
+    """A trial above the capacity, and the server's behaviour in it."""
 
-    trial: Trial
-    behaviour: str
-    why: str
+    trial: CapacityTrial
+    behaviour: str  # keeps, sheds, degrades or collapses
+    reason: str
 
 
 @dataclass(frozen=True)
 class CapacityRun:
-    """A whole search; its runs are in `folder`."""
+    """The result of a search and its overload trial."""
 
-    folder: Path
+    folder: Path  # holds the runs
     capacity: Capacity
     overload: Overload | None
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user stopped it."""
-        return self.capacity.ended == "interrupted"
+        """Whether the user stopped the search."""
+        return self.capacity.end_reason == "interrupted"
 
     @property
     def server_gone(self) -> bool:
         """Whether the server died before the search ended."""
-        return self.capacity.ended == GONE
+        return self.capacity.end_reason == SERVER_GONE
 
     def to_record(self) -> dict[str, Any]:
         """The content of capacity.json."""
@@ -81,122 +81,128 @@ class CapacityRun:
             "folder": str(self.folder),
             "rate": self.capacity.rate,
             "missed_at": self.capacity.missed_at,
-            "ended": self.capacity.ended,
-            "trials": [_record(trial) for trial in self.capacity.trials],
+            "ended": self.capacity.end_reason,
+            "trials": [_trial_record(trial) for trial in self.capacity.trials],
             "overload": None
             if self.overload is None
             else {
                 "behaviour": self.overload.behaviour,
-                "why": self.overload.why,
-                **_record(self.overload.trial),
+                "why": self.overload.reason,
+                **_trial_record(self.overload.trial),
             },
         }
 
 
-def _record(trial: Trial) -> dict[str, Any]:
+def _trial_record(trial: CapacityTrial) -> dict[str, Any]:
     folder = None if trial.folder is None else trial.folder.name
     return asdict(trial) | {"folder": folder, "holds": trial.holds}
 
 
 class CapacityRunner:
-    """Runs a scenario at one rate after another."""
+    """Run a scenario at one rate after another."""
 
     def __init__(
         self,
         project: Project,
         name: str,
         scenario: Scenario,
-        target: Target,
+        target: LoadTarget,
         board: LoadBoard,
         *,
         profile: str | None = None,
         engine: str = "asyncio",
         output: Path | None = None,
     ) -> None:
-        self._slo = slo_of(project, scenario)
+        self._slo = effective_slo(project, scenario)
         if not any(self._slo.model_dump().values()):
             raise UsageError(
-                f"`{name}` has no SLO, so every rate would meet it",
+                f"`{name}` has no SLO, so every rate meets it",
                 remedy="set slo: {ttft_p99_ms: 500} for the scenario or its model",
             )
         self._project, self._name, self._scenario = project, name, scenario
         self._target, self._board = target, board
         self._profile, self._engine = profile, engine
-        self.folder = new_folder(project, name, output, kind=SEARCHES)
-        self._runs = 0
-        self._gone = False
+        self.folder = create_run_folder(project, name, output, kind=SEARCHES)
+        self._run_count = 0
+        self._server_gone = False
 
-    def search(self, search: Search) -> CapacityRun:
-        """Find the capacity, then measure above it. Nothing is left of a search that is refused."""
+    def search(self, search: CapacitySearch) -> CapacityRun:
+        """Find the capacity, then measure above it. A refused search leaves no folder."""
         try:
-            return self._searched(search)
+            return self._run_search(search)
         except TritonctlError:
-            with suppress(OSError):  # it holds trials
+            with suppress(OSError):  # the folder is not empty: it holds trials
                 self.folder.rmdir()
             raise
 
-    def _searched(self, search: Search) -> CapacityRun:
+    def _run_search(self, search: CapacitySearch) -> CapacityRun:
         capacity = find_capacity(
-            lambda rate: self._trial(rate, search.seconds),
+            lambda rate: self._run_trial(rate, search.seconds),
             lowest=search.lowest,
             highest=search.highest,
             precision=search.precision,
             budget_seconds=search.budget_seconds,
         )
         overload = None
-        if (best := capacity.best) is not None and capacity.ended != "interrupted":
-            rate = float(f"{best.rate * OVERLOAD:.4g}")
-            above = self._trial(rate, search.seconds, to_the_end=True)
-            overload = overload_of(best, above) if above else None
-            capacity = capacity if overload else replace(capacity, ended="interrupted")
-        if self._gone:
-            capacity = replace(capacity, ended=GONE)
-        done = CapacityRun(self.folder, capacity, overload)
-        write_json(self.folder / CAPACITY, done.to_record())
-        return done
+        if (best := capacity.best) is not None and capacity.end_reason != "interrupted":
+            rate = float(f"{best.rate * OVERLOAD_FACTOR:.4g}")
+            overload_trial = self._run_trial(rate, search.seconds, to_the_end=True)
+            overload = classify_overload(best, overload_trial) if overload_trial else None
+            capacity = capacity if overload else replace(capacity, end_reason="interrupted")
+        if self._server_gone:
+            capacity = replace(capacity, end_reason=SERVER_GONE)
+        result = CapacityRun(self.folder, capacity, overload)
+        write_json(self.folder / CAPACITY_FILE, result.to_record())
+        return result
 
-    def _trial(self, rate: float, seconds: float, *, to_the_end: bool = False) -> Trial | None:
-        """One run; None when the user stopped it or the server has died."""
+    def _run_trial(
+        self, rate: float, seconds: float, *, to_the_end: bool = False
+    ) -> CapacityTrial | None:
+        """Run one trial; return None when the user stopped it or the server died."""
         try:
-            done = self._run(rate, seconds, None if to_the_end else clearly_missed(self._slo))
+            run = self._run_at_rate(
+                rate, seconds, None if to_the_end else clear_miss_condition(self._slo)
+            )
         except ServerError as error:
-            if self._runs == 1:
+            if self._run_count == 1:
                 raise
             self._board.note(error.problem)
-            self._gone = True
+            self._server_gone = True
             return None
-        self._gone = _server_died(done)
-        if done.interrupted or self._gone:
+        self._server_gone = _has_server_died(run)
+        if run.interrupted or self._server_gone:
             return None
-        trial = trial_of(rate, done)
+        trial = judge_trial(rate, run)
         self._board.note(f"{rate:.4g}/s: {trial.verdict}{trial.note and f' ({trial.note})'}")
         return trial
 
-    def _run(self, rate: float, seconds: float, stop: Stop | None) -> LoadRun:
-        self._runs += 1
-        length = min(max(seconds, _LEAST_REQUESTS / rate), _LONGEST * seconds)
-        wanted = Overrides(rate=rate, duration_seconds=length).applied(self._scenario)
-        job = load_job(
+    def _run_at_rate(
+        self, rate: float, seconds: float, stop_condition: StopCondition | None
+    ) -> LoadRun:
+        self._run_count += 1
+        length = min(max(seconds, _MIN_REQUESTS / rate), _MAX_LENGTH_FACTOR * seconds)
+        scenario = Overrides(rate=rate, duration_seconds=length).apply_to(self._scenario)
+        job = create_load_job(
             self._project,
             self._name,
-            wanted,
+            scenario,
             self._target,
             profile=self._profile,
             engine=self._engine,
-            output=self.folder / f"{self._runs:02}-{rate:.4g}rps",
+            output=self.folder / f"{self._run_count:02}-{rate:.4g}rps",
         )
-        return run_load(job, self._board, stop=stop)
+        return run_load(job, self._board, stop=stop_condition)
 
 
-def _server_died(done: LoadRun) -> bool:
-    """Whether a run ended because the server died, even if the run was stopped before that."""
-    errors = done.summary.errors
-    unreached = done.stopped is not None and bool(errors) and errors[0].kind == _CONNECTION
-    return unreached or done.summary.reason == GONE
+def _has_server_died(run: LoadRun) -> bool:
+    """Whether the server died, even if the run was stopped early."""
+    errors = run.summary.errors
+    unreached = run.stop_reason is not None and bool(errors) and errors[0].kind == _CONNECTION
+    return unreached or run.summary.reason == SERVER_GONE
 
 
-def clearly_missed(slo: Slo) -> Callable[[LiveFigures], str | None]:
-    """A stop condition for runs that have clearly missed the SLO, to save their time."""
+def clear_miss_condition(slo: Slo) -> Callable[[LiveFigures], str | None]:
+    """Return a stop condition for runs that clearly miss the SLO, to save time."""
     limits = {
         name.partition("_")[0]: limit
         for name, limit in slo.model_dump().items()
@@ -205,52 +211,64 @@ def clearly_missed(slo: Slo) -> Callable[[LiveFigures], str | None]:
     allowed = slo.error_rate
 
     def stop(figures: LiveFigures) -> str | None:
-        if figures.done < _LEAST_ANSWERS or figures.seconds < _LEAST_SECONDS:
+        if figures.done < _MIN_ANSWERS or figures.seconds < _MIN_SECONDS:
             return None
+        if figures.empty > _CLEAR_MISS_SHARE * figures.done:
+            return f"{figures.empty} of {figures.done} answers had no tokens"
         failed = figures.failed / figures.done
-        if allowed is not None and failed > max(_CLEARLY, 2 * allowed):
+        if allowed is not None and failed > max(_CLEAR_MISS_SHARE, 2 * allowed):
             return f"{failed:.0%} of the requests failed"
         for metric, limit in limits.items():
             over = figures.share_over(metric, limit)
-            if over > _CLEARLY:
+            if over > _CLEAR_MISS_SHARE:
                 return f"{metric} of {over:.0%} was over {limit:g} ms"
         return None
 
     return stop
 
 
-def trial_of(rate: float, done: LoadRun) -> Trial:
-    """The verdict of a run about a rate.
+def judge_trial(rate: float, run: LoadRun) -> CapacityTrial:
+    """Judge a run at a rate.
 
-    Response times count from the planned time, so a late generator can only make them look worse:
-    `met` is safe, and a miss says that the generator may have caused it. Requests that were not
-    sent prove nothing.
+    Response times count from the planned time, so a late generator only makes them look worse:
+    `met` is safe, and the note of a miss names the generator's lateness. Unsent requests prove
+    nothing: the verdict is then undecided.
     """
-    summary, verdict, note = done.summary, done.summary.slo_verdict or UNDECIDED, ""
-    likely = all(_likely(target, summary) for target in summary.slo)
+    summary, verdict, note = run.summary, run.summary.slo_verdict or UNDECIDED, ""
+    likely = all(_is_likely_met(target, summary) for target in summary.slo)
     counts = summary.counts
-    if done.stopped is not None:
-        verdict, note = MISSED, f"given up: {done.stopped}"
+    if run.stop_reason is not None:
+        verdict, note = MISSED, f"given up: {run.stop_reason}"
     elif counts.sent < _SENT_SHARE * counts.planned or summary.reason != "complete":
         verdict, likely = UNDECIDED, False
         note = f"{counts.sent} of {counts.planned} requests were sent, run {summary.reason}"
-    late = summary.invalid_because[0].partition(":")[0] if summary.invalid_because else ""
-    note = "; ".join(part for part in (note, late) if part)
-    return Trial(rate, verdict, likely, _figures(summary), done.folder, note, valid=not late)
+    invalid_reason = summary.invalid_because[0].partition(":")[0] if summary.invalid_because else ""
+    note = "; ".join(part for part in (note, invalid_reason) if part)
+    return CapacityTrial(
+        rate, verdict, likely, _trial_figures(summary), run.folder, note, valid=not invalid_reason
+    )
 
 
-def _likely(target: SloVerdict, summary: Summary) -> bool:
-    """Whether the point estimate meets an SLO target, and no growing queue is about to miss it."""
+def _is_likely_met(target: SloVerdict, summary: Summary) -> bool:
+    """Whether the point estimate meets an SLO target and no growing queue will break it."""
     if target.share_over is None or target.share_over > target.allowed_share:
         return False
+    if summary.empty_share > target.allowed_share:
+        return False  # answers without tokens are never good, whatever their times
     metric = summary.metrics.get(target.name.partition("_")[0])
     if metric is None or target.limit_ms is None:
         return True
-    known = [percentile.ms for percentile in metric.percentiles if percentile.q <= _TARGET_QUANTILE]
-    return not outgrows(known[-1], target.limit_ms, summary.window.growth) if known else True
+    percentiles_ms = [
+        percentile.ms for percentile in metric.percentiles if percentile.q <= _TARGET_QUANTILE
+    ]
+    return (
+        not will_exceed(percentiles_ms[-1], target.limit_ms, summary.window.growth)
+        if percentiles_ms
+        else True
+    )
 
 
-def _figures(summary: Summary) -> dict[str, float | None]:
+def _trial_figures(summary: Summary) -> dict[str, float | None]:
     figures: dict[str, float | None] = {
         "achieved_rps": summary.rates.achieved_rps,
         "goodput_rps": summary.rates.goodput_rps,
@@ -265,18 +283,28 @@ def _figures(summary: Summary) -> dict[str, float | None]:
     return figures
 
 
-def overload_of(best: Trial, beyond: Trial) -> Overload:
-    """How the server behaves above its capacity: does it shed requests, or do all suffer?"""
-    before, after = best.figures.get("goodput_rps"), beyond.figures.get("goodput_rps")
-    failed = beyond.figures.get("failed_share") or 0.0
-    kept = (after or 0.0) / before if before else 0.0
-    good = f"{after or 0.0:.4g} requests/s within the SLO, {kept:.0%} of those at {best.rate:.4g}/s"
-    if beyond.holds:
-        return Overload(beyond, "keeps", f"the SLO is met at {beyond.rate:.4g}/s, too: {good}")
-    if kept >= _KEPT:
-        refused = f"; {failed:.0%} were refused" if failed else ""
-        return Overload(beyond, "sheds", good + refused)
-    if kept >= _HALVED:
-        return Overload(beyond, "degrades", good)
-    why = "" if failed else "; nothing was refused: bound the queue (serving.queue.max_queue_size)"
-    return Overload(beyond, "collapses", good + why)
+def classify_overload(best: CapacityTrial, overload_trial: CapacityTrial) -> Overload:
+    """Classify the server's behaviour above its capacity by its goodput."""
+    baseline_goodput, overload_goodput = (
+        best.figures.get("goodput_rps"),
+        overload_trial.figures.get("goodput_rps"),
+    )
+    failed = overload_trial.figures.get("failed_share") or 0.0
+    goodput_ratio = (overload_goodput or 0.0) / baseline_goodput if baseline_goodput else 0.0
+    goodput_text = (
+        f"{overload_goodput or 0.0:.4g} requests/s within the SLO, "
+        f"{goodput_ratio:.0%} of that at {best.rate:.4g}/s"
+    )
+    if overload_trial.holds:
+        return Overload(
+            overload_trial,
+            "keeps",
+            f"also meets the SLO at {overload_trial.rate:.4g}/s: {goodput_text}",
+        )
+    if goodput_ratio >= _SHEDDING_GOODPUT_SHARE:
+        refusal_text = f"; {failed:.0%} rejected" if failed else ""
+        return Overload(overload_trial, "sheds", goodput_text + refusal_text)
+    if goodput_ratio >= _DEGRADED_GOODPUT_SHARE:
+        return Overload(overload_trial, "degrades", goodput_text)
+    queue_hint = "" if failed else "; no request was rejected: set serving.queue.max_queue_size"
+    return Overload(overload_trial, "collapses", goodput_text + queue_hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `facts.json` of a run holds when it is the project's own server: engine, CPU, GPUs."""
+"""The part of `facts.json` about the project's own server: engine, CPU, GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.builds.engine import built_engine
 from tritonctl.errors import TritonctlError
 from tritonctl.host.gpus import installed_gpus
 from tritonctl.project.schema import Project
@@ -17,19 +17,19 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def engine_facts(project: Project, model: str) -> dict[str, Any]:
-    """`engine` (None where the project has none for its present settings), `cpu` and `gpus`."""
+    """Return `engine` (None without one for the current settings), `cpu` and `gpus`."""
     gpus, _ = installed_gpus()
     return {
-        "engine": _engine(project, model),
+        "engine": _engine_record(project, model),
         "cpu": _cpu_name(),
         "gpus": [asdict(gpu) for gpu in gpus],
     }
 
 
-def _engine(project: Project, model: str) -> dict[str, Any] | None:
+def _engine_record(project: Project, model: str) -> dict[str, Any] | None:
     if model not in project.models:
         return None
-    with suppress(TritonctlError):  # a load test needs no engine, only a server
+    with suppress(TritonctlError):  # a load test needs a server, not an engine
         manifest = built_engine(project, model).manifest
         facts = manifest.result.model
         return {
@@ -45,7 +45,7 @@ def _engine(project: Project, model: str) -> dict[str, Any] | None:
 
 
 def _cpu_name() -> str | None:
-    """As Linux tells it on x86; None elsewhere."""
+    """Return the CPU's model name from Linux on x86; None elsewhere."""
     with suppress(OSError):
         for line in _CPUS.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")

@@ -8,48 +8,51 @@ from pathlib import Path
 
 from tritonctl.host import bundled
 from tritonctl.host.environments import (
-    Recipe,
-    ensure,
+    EnvironmentRecipe,
+    ensure_environment,
+    environment_folder,
     environment_python,
-    folder_of,
-    is_made,
+    is_installed,
     site_packages,
 )
 from tritonctl.host.progress import Progress
+from tritonctl.host.requirements import verified_install_arguments
 from tritonctl.host.version import __version__
 
 # Programs with the same arguments: --plan, --output, --worker, --workers.
 _PROGRAMS = {"asyncio": "generator.py", "locust": "locust_generator.py"}
 
 
-def generators() -> Path:
-    """The folder of the shipped generators."""
+def generator_folder() -> Path:
+    """Return the folder of the bundled generators."""
     return bundled.find("loadtests/generator.py").parent
 
 
-def recipe() -> Recipe:
-    """The environment of the generators."""
-    return Recipe("loadtest", (("-r", "requirements.txt"),), folder=generators())
+def generator_recipe() -> EnvironmentRecipe:
+    """Return the recipe of the generators' environment."""
+    return EnvironmentRecipe(
+        "loadtest", (verified_install_arguments("requirements.lock"),), folder=generator_folder()
+    )
 
 
 def generator_python(progress: Progress) -> Path:
-    """The interpreter of the generators; makes their environment if necessary. HostError."""
-    wanted = recipe()
-    if not is_made(wanted):
+    """Return the generators' interpreter; create its environment if needed. Raises HostError."""
+    recipe = generator_recipe()
+    if not is_installed(recipe):
         progress.note(
-            "load tests send from an environment of their own (asyncio and Locust generators): "
-            f"240 MB in {folder_of(wanted)}, once"
+            "creating the load generators' environment (asyncio and Locust): "
+            f"240 MB in {environment_folder(recipe)}, once"
         )
-    return environment_python(ensure(wanted, progress))
+    return environment_python(ensure_environment(recipe, progress))
 
 
 def generator_program(engine: str) -> str:
-    """The path of the generator of that engine."""
-    return str(generators() / _PROGRAMS[engine])
+    """Return the path of an engine's generator."""
+    return str(generator_folder() / _PROGRAMS[engine])
 
 
 def generator_facts(engine: str, python: Path) -> dict[str, str]:
-    """Name and version of a generator: ours has tritonctl's version, Locust its own."""
+    """Return name and version of a generator: tritonctl's version, or Locust's."""
     version = __version__
     if engine == "locust":
         packages = str(site_packages(python.parent.parent))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: makes it, merges the workers' records, appends lines during a run."""
+"""The folder of a run: create it, merge the workers' records, append lines during a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import UsageError
-from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.files import as_host_error, write_atomically
 from tritonctl.loadtest.analysis.records import RECORDS
 from tritonctl.project.schema import Project
 
@@ -20,25 +20,25 @@ from tritonctl.project.schema import Project
 RUNS, SEARCHES = "loadtests", "capacity"
 
 
-def new_folder(
+def create_run_folder(
     project: Project, scenario: str, output: Path | None = None, *, kind: str = RUNS
 ) -> Path:
-    """An empty folder: `output`, else one of the project's, named after time and scenario.
+    """Create an empty folder: `output`, else one in the project, named after time and scenario.
 
-    Raises UsageError when `output` has something in it.
+    Raises UsageError when `output` is not empty.
     """
     if output is not None:
-        with explained(output):
+        with as_host_error(output):
             output.mkdir(parents=True, exist_ok=True)
             if any(output.iterdir()):
                 raise UsageError(
-                    f"{output} is not empty", remedy="name a new folder, or leave --output out"
+                    f"{output} is not empty", remedy="name a new folder, or drop --output"
                 )
         return output.resolve()
     parent = project.state / kind
-    with explained(parent):
+    with as_host_error(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        for name in _names(scenario):
+        for name in _candidate_names(scenario):
             try:
                 (parent / name).mkdir()
             except FileExistsError:
@@ -47,7 +47,7 @@ def new_folder(
     return parent / name
 
 
-def _names(scenario: str) -> Iterator[str]:
+def _candidate_names(scenario: str) -> Iterator[str]:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario}"
     yield name
     for number in count(2):
@@ -55,30 +55,30 @@ def _names(scenario: str) -> Iterator[str]:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all. Raises HostError."""
+    """Write a JSON file atomically. Raises HostError."""
     write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
 def merge_records(folder: Path, workers: int) -> None:
-    """Merge all workers' records into `records.jsonl` in the order of the plan. HostError.
+    """Merge all workers' records into `records.jsonl` in plan order. Raises HostError.
 
-    Their own files are removed. A cut last line (killed writer, full disk) is left out.
+    Removes the workers' files. Skips a truncated last line (killed writer, full disk).
     """
     lines: list[tuple[int, int, str]] = []
     parts = [folder / f"records-{worker}.jsonl" for worker in range(workers)]
     for part in parts:
-        lines += _records(part)
+        lines += _parse_records(part)
     lines.sort()
     write_atomically(folder / RECORDS, "".join(f"{line}\n" for _, _, line in lines))
     for part in parts:
         part.unlink(missing_ok=True)
 
 
-def _records(file: Path) -> Iterator[tuple[int, int, str]]:
-    """(planned, index, line) of each whole line."""
+def _parse_records(file: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield (planned, index, line) of each complete line."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:  # its worker was killed before it could begin
+    except FileNotFoundError:  # the worker was killed before it started
         return
     for line in text.splitlines():
         try:
@@ -88,10 +88,10 @@ def _records(file: Path) -> Iterator[tuple[int, int, str]]:
             continue
 
 
-class Lines:
-    """A JSON-lines file that is written during a run and never stops it.
+class JsonLinesWriter:
+    """Appends to a JSON-lines file during a run without ever stopping it.
 
-    `error` keeps the first error (a full disk); nothing is written after it.
+    `error` holds the first error (a full disk); later lines are dropped.
     """
 
     def __init__(self, path: Path) -> None:

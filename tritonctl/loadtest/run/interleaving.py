@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaves the runs of two endpoints, A B B A, so that drift affects both sides alike."""
+"""Interleave the runs of two endpoints, A B B A, so that drift affects both sides alike."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def is_endpoint(name: str) -> bool:
 
 
 def run_interleaved(
-    job: Callable[[int, int], LoadJob], rounds: int, board: LoadBoard
+    create_job: Callable[[int, int], LoadJob], rounds: int, board: LoadBoard
 ) -> tuple[Sides, bool]:
     """Run each side once a round; every second round reverses the order.
 
-    `job(side, round)` is the run of side 0 or 1. Returns the folders of both sides, of complete
-    rounds alone, and whether the user stopped early.
+    `create_job(side, round)` returns the job of side 0 or 1. Returns the folders of both sides,
+    complete rounds only, and whether the user stopped early.
     """
     sides: Sides = ([], [])
     for number in range(rounds):
-        done: dict[int, Path] = {}
+        completed: dict[int, Path] = {}
         for side in (0, 1) if number % 2 == 0 else (1, 0):
-            run = run_load(job(side, number), board)
+            run = run_load(create_job(side, number), board)
             if run.interrupted:
                 return sides, True
-            done[side] = run.folder
-        for side, folder in done.items():
+            completed[side] = run.folder
+        for side, folder in completed.items():
             sides[side].append(folder)
     return sides, False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scenario and what the command line says against it → the load plan of the generators."""
+"""Build the generators' load plan from a scenario and command-line overrides."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tritonctl.project.scenario import (
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 
-# Gentle to a model that nobody knows, and long enough for a verdict about P99: 600 requests.
+# Gentle to an unknown model, and long enough for a verdict about P99: 600 requests.
 _IMPLIED_RATE, _IMPLIED_SECONDS = 5.0, 120.0
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What replaces parts of the scenario; None leaves them."""
+    """Values that replace parts of the scenario; None keeps the scenario's."""
 
     model: str | None = None
     rate: float | None = None
@@ -43,9 +43,9 @@ class Overrides:
     seed: int | None = None
     workers: int | None = None
 
-    def applied(self, scenario: Scenario) -> Scenario:
-        """The scenario with the replacements. Raises UsageError for what excludes each other."""
-        self._refuse_contradictions()
+    def apply_to(self, scenario: Scenario) -> Scenario:
+        """Return the scenario with the overrides. Raises UsageError for conflicting ones."""
+        self._reject_conflicts()
         for option, value in (("--rate", self.rate), ("--duration", self.duration_seconds)):
             if value is not None and not 0 < value < inf:
                 raise UsageError(f"{option} {value:g}", remedy="give a number above 0")
@@ -57,34 +57,34 @@ class Overrides:
         if self.duration_seconds is not None or self.count is not None:
             changes |= {"duration_seconds": self.duration_seconds, "count": self.count}
         if self.concurrency is not None:
-            changes["arrivals"] = _closed(scenario, self.concurrency)
+            changes["arrivals"] = _closed_loop(scenario, self.concurrency)
         if self.rate is not None:
-            changes["arrivals"] = _of_rate(scenario, self.rate)
+            changes["arrivals"] = _arrivals_at_rate(scenario, self.rate)
         return scenario.model_copy(update=changes)
 
-    def _refuse_contradictions(self) -> None:
-        for one, other in (("rate", "concurrency"), ("duration_seconds", "count")):
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                names = [f"--{name.partition('_')[0]}" for name in (one, other)]
+    def _reject_conflicts(self) -> None:
+        for first_field, second_field in (("rate", "concurrency"), ("duration_seconds", "count")):
+            if getattr(self, first_field) is not None and getattr(self, second_field) is not None:
+                names = [f"--{name.partition('_')[0]}" for name in (first_field, second_field)]
                 raise UsageError(
-                    f"{' and '.join(names)} exclude each other", remedy="keep one of them"
+                    f"{' and '.join(names)} exclude each other", remedy="drop one of the two"
                 )
 
 
-def _closed(scenario: Scenario, concurrency: int) -> Closed:
+def _closed_loop(scenario: Scenario, concurrency: int) -> Closed:
     think = scenario.arrivals.think_seconds if isinstance(scenario.arrivals, Closed) else 0
     return Closed(process="closed", concurrency=concurrency, think_seconds=think)
 
 
-def _of_rate(scenario: Scenario, rate: float) -> Any:
-    """The scenario's own process at another rate; Poisson where it has not one rate."""
+def _arrivals_at_rate(scenario: Scenario, rate: float) -> Any:
+    """Return the scenario's arrival process at another rate; Poisson if it has no single rate."""
     if "rate" in type(scenario.arrivals).model_fields:
         return scenario.arrivals.model_copy(update={"rate": rate})
     return Poisson(process="poisson", rate=rate)
 
 
 def scenarios(project: Project) -> dict[str, Scenario]:
-    """The project's scenarios; where it has none, one per model that has prompts to evaluate."""
+    """Return the project's scenarios; without any, one per model with evaluation prompts."""
     if project.loadtests:
         return dict(project.loadtests)
     return {
@@ -103,33 +103,33 @@ def scenarios(project: Project) -> dict[str, Scenario]:
     }
 
 
-def chosen_scenario(project: Project, name: str | None) -> tuple[str, Scenario]:
-    """The scenario of that name, or the only one. Raises UsageError."""
-    known = scenarios(project)
-    if name is None and len(known) == 1:
-        return next(iter(known.items()))
-    if name in known:
-        return name, known[name]
-    if not known:
+def select_scenario(project: Project, name: str | None) -> tuple[str, Scenario]:
+    """Return the named scenario, or the only one. Raises UsageError."""
+    available = scenarios(project)
+    if name is None and len(available) == 1:
+        return next(iter(available.items()))
+    if name in available:
+        return name, available[name]
+    if not available:
         raise UsageError(
             "the project has no load test",
-            remedy="add `loadtests:` to tritonctl.yaml (`tritonctl init` shows one), or "
+            remedy="add `loadtests:` to tritonctl.yaml (see `tritonctl init`), or "
             "`evaluation.prompts` to a model",
         )
     problem = "which load test?" if name is None else f"the project has no load test `{name}`"
-    raise UsageError(problem, remedy=choices(name or "", sorted(known), "name one of:"))
+    raise UsageError(problem, remedy=choices(name or "", sorted(available), "name one of:"))
 
 
-def slo_of(project: Project, scenario: Scenario) -> Slo:
-    """The scenario's own SLO, or that of its model; an empty one where neither has any."""
+def effective_slo(project: Project, scenario: Scenario) -> Slo:
+    """Return the scenario's SLO, else its model's, else an empty one."""
     if scenario.slo is not None:
         return scenario.slo
     model = project.models.get(scenario.model)
     return model.slo if model is not None else Slo()
 
 
-def load_plan(root: Path, scenario: Scenario, server: Endpoint) -> dict[str, Any]:
-    """What the generators read; relative paths of the scenario start at `root`.
+def build_load_plan(root: Path, scenario: Scenario, server: Endpoint) -> dict[str, Any]:
+    """Return the plan for the generators; the scenario's relative paths start at `root`.
 
     Certificates and API keys appear as paths, never with their content.
     """
@@ -143,21 +143,21 @@ def load_plan(root: Path, scenario: Scenario, server: Endpoint) -> dict[str, Any
         "endpoint": endpoint,
         "model": scenario.model,
         "kind": scenario.kind,
-        "classes": [_plain(request, root) for request in scenario.requests],
-        "arrivals": _plain(scenario.arrivals, root),
-        "duration_seconds": _plain(_duration(scenario), root),
+        "classes": [_to_json_value(request, root) for request in scenario.requests],
+        "arrivals": _to_json_value(scenario.arrivals, root),
+        "duration_seconds": _to_json_value(_schedule_seconds(scenario), root),
         "count": scenario.count,
         "seed": scenario.seed,
-        "timeout_seconds": _plain(scenario.timeout_seconds, root),
-        "cool_down_seconds": _plain(scenario.cool_down_seconds, root),
+        "timeout_seconds": _to_json_value(scenario.timeout_seconds, root),
+        "cool_down_seconds": _to_json_value(scenario.cool_down_seconds, root),
         "users": scenario.users and scenario.users.model_dump(),
         "resumes": scenario.resumes,
         "started_at": None,
     }
 
 
-def _duration(scenario: Scenario) -> float | None:
-    """Of the schedule; None where it ends by count or with its trace."""
+def _schedule_seconds(scenario: Scenario) -> float | None:
+    """Return the schedule's length; None if it ends by count or with its trace."""
     arrivals = scenario.arrivals
     if scenario.duration_seconds is not None or scenario.count is not None:
         return scenario.duration_seconds
@@ -167,7 +167,7 @@ def _duration(scenario: Scenario) -> float | None:
 
 
 def expected_seconds(plan: dict[str, Any]) -> float | None:
-    """How long its schedule is, where that is known beforehand."""
+    """Return the schedule's length in seconds, or None if unknown in advance."""
     arrivals = plan["arrivals"]
     if plan.get("duration_seconds") is not None:
         return float(plan["duration_seconds"])
@@ -176,8 +176,8 @@ def expected_seconds(plan: dict[str, Any]) -> float | None:
     return None
 
 
-def described(plan: dict[str, Any]) -> str:
-    """Arrivals and length in a few words: `poisson 20/s, 30 s`."""
+def describe_load(plan: dict[str, Any]) -> str:
+    """Describe arrivals and length: `poisson 20/s, 30 s`."""
     arrivals = plan["arrivals"]
     words = arrivals["process"]
     if "rate" in arrivals:
@@ -190,25 +190,25 @@ def described(plan: dict[str, Any]) -> str:
     return words if seconds is None else f"{words}, {seconds:g} s"
 
 
-def _plain(value: Any, root: Path) -> Any:
-    """As JSON: paths absolute, whole numbers without a fraction, models without what is unset."""
+def _to_json_value(value: Any, root: Path) -> Any:
+    """Convert to JSON: absolute paths, whole numbers as int, models without unset fields."""
     if isinstance(value, Path):
         return str((root / value.expanduser()).resolve())
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, list):
-        return [_plain(item, root) for item in value]
+        return [_to_json_value(item, root) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item, root) for key, item in value.items()}
+        return {key: _to_json_value(item, root) for key, item in value.items()}
     if isinstance(value, BaseModel):
-        return dict(_fields(value, root))
+        return dict(_json_fields(value, root))
     return value
 
 
-def _fields(model: BaseModel, root: Path) -> Iterable[tuple[str, Any]]:
+def _json_fields(model: BaseModel, root: Path) -> Iterable[tuple[str, Any]]:
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         if name == "parameters":
-            yield name, value  # tensors: 1.0 is no 1
+            yield name, value  # tensors distinguish 1.0 from 1
         elif value is not None or not isinstance(model, Distribution):
-            yield info.alias or name, _plain(value, root)
+            yield info.alias or name, _to_json_value(value, root)

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load plan's JSON schema, made of the project file's models; the generators check plans by it.
+"""The load plan's JSON schema, built from the project file's models.
 
-They read it from a file in their folder. After a change here or in the models, write it again:
-
-    python -c "from tritonctl.project.json_schema import *
-    from tritonctl.loadtest.run.plan_schema import *
-    print(to_json(plan_schema()))" > loadtests/loadplan.schema.json
+Generators read plans with a copy of it and with classes that `make contracts` generates from it.
 """
 
 from __future__ import annotations
@@ -22,8 +18,8 @@ from tritonctl.project.scenario import Load, Protocol, RequestClass
 SCHEMA = "tritonctl/loadplan/v1"
 
 
-class Tls(Strict):
-    """PEM files, and the name in the server's certificate where it is not that of the endpoint."""
+class PlanTls(Strict):
+    """PEM files, and the server certificate's name if it differs from the endpoint's."""
 
     ca: Path | None = None
     certificate: Path | None = None
@@ -32,11 +28,11 @@ class Tls(Strict):
 
 
 class PlanEndpoint(Strict):
-    """Where requests go."""
+    """The endpoint that receives the requests."""
 
     protocol: Protocol = "grpc"
     url: str = Field(description="HOST:PORT")
-    tls: Tls | None = Field(None, description="gRPC only")
+    tls: PlanTls | None = Field(None, description="gRPC only")
     api_key_file: Path | None = Field(None, description="its first line goes as x-api-key")
 
 
@@ -50,7 +46,7 @@ class PlanClass(RequestClass):
 
 
 class TraceEntry(Strict):
-    """A line of a trace."""
+    """A line of a trace: a recorded arrival. null: the request class's value."""
 
     at: NotNegative = Field(description="seconds")
     class_: str | None = Field(None, alias="class")
@@ -59,7 +55,7 @@ class TraceEntry(Strict):
 
 
 class LoadPlan(Load):
-    """What a generator carries out."""
+    """The plan that a generator carries out."""
 
     schema_: Literal["tritonctl/loadplan/v1"] = Field(alias="schema")
     endpoint: PlanEndpoint
@@ -70,5 +66,5 @@ class LoadPlan(Load):
 
 
 def plan_schema() -> dict[str, Any]:
-    """The schemas of plans and of lines of traces, by name."""
+    """Return the schemas of plans and trace lines by name."""
     return definitions(LoadPlan, TraceEntry)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples the server each second while a load test runs: counters, queue, CPU, memory.
+"""Sample the server each second while a load test runs: counters, queue, CPU, memory.
 
-It never fails the run: a server that does not answer leaves a gap in `server.jsonl`.
+Sampling never fails the run: a server that does not answer leaves a gap in `server.jsonl`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from tritonctl.errors import TritonctlError
 from tritonctl.loadtest.analysis.records import SERVER
-from tritonctl.loadtest.run.folder import Lines
-from tritonctl.protocol.metrics import Metrics, Sample
-from tritonctl.server.usage import ServerUsage
+from tritonctl.loadtest.run.folder import JsonLinesWriter
+from tritonctl.protocol.metrics import Metrics, MetricSample
+from tritonctl.supervision.process_usage import ServerUsage
 
-Scrape = Callable[[], Metrics]
+MetricsReader = Callable[[], Metrics]
 
 _PERIOD_SECONDS = 1.0
-# Counters of each model by their names in server.jsonl: Triton's, then those of a text engine.
+# Counters of each model by their names in server.jsonl: first Triton's, then a text engine's.
 COUNTERS = {
     "success": "nv_inference_request_success",
     "failure": "nv_inference_request_failure",
@@ -41,71 +41,75 @@ COUNTERS = {
     "e2e_n": "tritonctl_request_duration_seconds_count",
 }
 _HOST_CPU = "nv_cpu_utilization"
-_ENGINE = ("tritonctl_", "nv_trt_llm_", "nv_llm_", "nv_energy", "nv_gpu_")
-_UNUSED = ("_bucket", "_bucket_total", "_created")
+_ENGINE_PREFIXES = ("tritonctl_", "nv_trt_llm_", "nv_llm_", "nv_energy", "nv_gpu_")
+_UNUSED_SUFFIXES = ("_bucket", "_bucket_total", "_created")
 _MODEL_LABELS = ("model", "version", "model_instance", "process")
 
 
 class ServerSampler:
     """A thread that writes `server.jsonl` until it is closed.
 
-    `models`: the model and its composing models; others of the server are left out. `shm_prefix`:
-    of an embedded server on this machine, for CPU and memory.
+    `models` names the model and its composing models; the sampler skips other models.
+    `shm_prefix` belongs to an embedded server on this machine and enables CPU and memory samples.
     """
 
     def __init__(
-        self, folder: Path, models: Collection[str], metrics: Scrape | None, shm_prefix: str | None
+        self,
+        folder: Path,
+        models: Collection[str],
+        metrics: MetricsReader | None,
+        shm_prefix: str | None,
     ) -> None:
-        self._lines = Lines(folder / SERVER)
+        self._lines = JsonLinesWriter(folder / SERVER)
         self._models = frozenset(models)
         self._metrics = metrics
         self._usage = ServerUsage(shm_prefix) if shm_prefix else None
         self.started_at: float | None = None
-        self._zero = 0.0  # the same on the monotonic clock
-        self._early: list[tuple[float, dict[str, Any]]] = []
-        self._ending = threading.Event()
+        self._run_start = 0.0  # `started_at` on the monotonic clock
+        self._unwritten: list[tuple[float, dict[str, Any]]] = []
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="server-sampler", daemon=True)
-        self.recent: list[dict[str, Any]] = []  # the last ten seconds, for live views
+        self.recent: list[dict[str, Any]] = []  # samples of the last ten seconds, for live views
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start the thread if there is anything to sample."""
         if self._metrics is not None or self._usage is not None:
             self._thread.start()
 
-    def run_started(self, at: float) -> None:
-        """Count seconds from that time (epoch), at which the run began.
+    def mark_run_start(self, started_at: float) -> None:
+        """Count seconds from the run's start, given in seconds since the epoch.
 
-        The time of day is read once, so later corrections of the machine's clock change nothing.
+        Reads the time of day once, so later clock corrections have no effect.
         """
-        self._zero = time.monotonic() + at - time.time()
-        self.started_at = at
+        self._run_start = time.monotonic() + started_at - time.time()
+        self.started_at = started_at
 
     def close(self) -> None:
-        """Take one last sample, then end."""
-        self._ending.set()
+        """Stop the thread and close the file."""
+        self._stop_event.set()
         if self._thread.is_alive():
             self._thread.join()
         self._lines.close()
 
     def _run(self) -> None:
         due = time.monotonic()
-        while not self._ending.wait(max(0.0, due - time.monotonic())):
-            self._look()
+        while not self._stop_event.wait(max(0.0, due - time.monotonic())):
+            self._take_sample()
             due = max(due + _PERIOD_SECONDS, time.monotonic())
-        self._look()
+        self._take_sample()
 
-    def _look(self) -> None:
-        at = time.monotonic()
+    def _take_sample(self) -> None:
+        sampled_at = time.monotonic()
         sample = self._sample()
         if sample is None:
             return
-        self.recent = [*self.recent[-10:], {"at": at, **sample}]
-        self._early.append((at, sample))
+        self.recent = [*self.recent[-10:], {"at": sampled_at, **sample}]
+        self._unwritten.append((sampled_at, sample))
         if self.started_at is None:
             return
-        for seen, content in self._early:
-            self._lines.write(json.dumps({"t": round(seen - self._zero, 3), **content}))
-        self._early = []
+        for sample_time, content in self._unwritten:
+            self._lines.write(json.dumps({"t": round(sample_time - self._run_start, 3), **content}))
+        self._unwritten = []
 
     def _sample(self) -> dict[str, Any] | None:
         try:
@@ -115,16 +119,16 @@ class ServerSampler:
         cpu, rss = self._usage.read() if self._usage else (None, None)
         host = metrics.samples(_HOST_CPU)
         return {
-            "models": _models(metrics, self._models),
-            "engine": _engine(metrics, self._models),
+            "models": _model_counters(metrics, self._models),
+            "engine": _engine_metrics(metrics, self._models),
             "cpu": cpu,
             "rss_bytes": rss,
             "host_cpu": host[0].value if host else None,
         }
 
 
-def _models(metrics: Metrics, names: Collection[str]) -> dict[str, dict[str, float]]:
-    """The counters of each model over all its versions."""
+def _model_counters(metrics: Metrics, names: Collection[str]) -> dict[str, dict[str, float]]:
+    """Sum the counters of each model over its versions."""
     models: dict[str, dict[str, float]] = {}
     for short, name in COUNTERS.items():
         for sample in metrics.samples(name):
@@ -135,18 +139,22 @@ def _models(metrics: Metrics, names: Collection[str]) -> dict[str, dict[str, flo
     return models
 
 
-def _engine(metrics: Metrics, names: Collection[str]) -> dict[str, float]:
-    """The engines' own metrics by name; labels other than the model follow it in braces."""
+def _engine_metrics(metrics: Metrics, names: Collection[str]) -> dict[str, float]:
+    """Return the engines' metrics by name, with labels other than the model's in braces."""
     values: dict[str, float] = {}
     for sample in metrics:
-        ours = sample.labels.get("model", "") in names or "model" not in sample.labels
-        if ours and sample.name.startswith(_ENGINE) and not sample.name.endswith(_UNUSED):
-            name = _name(sample)
+        is_relevant = sample.labels.get("model", "") in names or "model" not in sample.labels
+        if (
+            is_relevant
+            and sample.name.startswith(_ENGINE_PREFIXES)
+            and not sample.name.endswith(_UNUSED_SUFFIXES)
+        ):
+            name = _metric_name(sample)
             values[name] = values.get(name, 0) + sample.value
     return values
 
 
-def _name(sample: Sample) -> str:
+def _metric_name(sample: MetricSample) -> str:
     labels = {k: v for k, v in sample.labels.items() if k not in _MODEL_LABELS}
     if not labels:
         return sample.name

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `facts.json` of a run holds: server, model configurations, machine, versions.
+"""Collect `facts.json` of a run: server, model configurations, machine, versions.
 
-What a server does not answer (another implementation, one behind a proxy) is left out; the load
-generator finds out whether it can be tested at all.
+A server may not answer some requests (another implementation, or a proxy in front). The facts then
+lack these fields; the load generator finds out whether a test is possible at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2
 from tritonctl.errors import TritonctlError
 from tritonctl.host.resources import host_memory, usable_cores
 from tritonctl.host.version import __version__
-from tritonctl.loadtest.run.plan import slo_of
+from tritonctl.loadtest.run.plan import effective_slo
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
@@ -31,41 +31,41 @@ from tritonctl.protocol.model_config import steps_of
 
 _TIMEOUT_SECONDS = 5.0
 _INDEX = "/v2/repository/index"
-_UNKNOWN = "unknown model"  # Triton's words
+_UNKNOWN_MODEL = "unknown model"  # Triton's words
 
 
-# Asks for a model's configuration, or (None) for the server's metadata; None without an answer.
-_Ask = Callable[[str | None], dict[str, Any] | None]
+# Requests a model's configuration or, for None, the server's metadata; None without a response.
+_FactQuery = Callable[[str | None], dict[str, Any] | None]
 
 
 def server_facts(protocol: str, endpoint: Endpoint, model: str) -> dict[str, Any]:
-    """`server`, `models` and `ensemble` of facts.json."""
+    """Return `server`, `models` and `ensemble` of facts.json."""
     if protocol == "http":
-        return _answers(partial(_ask_http, endpoint), model)
+        return _query_facts(partial(_query_http, endpoint), model)
     with Connection(endpoint) as connection:
-        return _answers(partial(_ask_grpc, connection), model)
+        return _query_facts(partial(_query_grpc, connection), model)
 
 
-def index_of(protocol: str, endpoint: Endpoint) -> list[str] | None:
-    """The models of a server by its repository index; None where it does not tell them."""
+def list_models(protocol: str, endpoint: Endpoint) -> list[str] | None:
+    """Return the models in a server's repository index; None if the server withholds it."""
     if protocol == "http":
-        listed = _open_http(endpoint, _INDEX, b"{}")
+        index = _open_http(endpoint, _INDEX, b"{}")
     else:
         with Connection(endpoint) as connection:
-            listed = _index_grpc(connection)
-    named = listed if isinstance(listed, list) else []
-    return sorted({str(entry["name"]) for entry in named if "name" in entry}) or None
+            index = _index_grpc(connection)
+    entries = index if isinstance(index, list) else []
+    return sorted({str(entry["name"]) for entry in entries if "name" in entry}) or None
 
 
-def is_unknown(protocol: str, endpoint: Endpoint, model: str) -> bool:
-    """Whether the server says that it has no such model; one that does not tell has it perhaps."""
+def lacks_model(protocol: str, endpoint: Endpoint, model: str) -> bool:
+    """Whether the server reports that it lacks the model; False if it reports nothing."""
     if protocol == "http":
-        return _UNKNOWN in str(_open_http(endpoint, f"/v2/models/{model}", refusals=True))
+        return _UNKNOWN_MODEL in str(_open_http(endpoint, f"/v2/models/{model}", read_errors=True))
     with Connection(endpoint) as connection:
         try:
             connection.ask(service_pb2.ModelMetadataRequest(name=model), seconds=_TIMEOUT_SECONDS)
         except TritonctlError as error:
-            return _UNKNOWN in error.problem
+            return _UNKNOWN_MODEL in error.problem
     return False
 
 
@@ -78,7 +78,7 @@ def _index_grpc(connection: Connection) -> Any:
     return MessageToDict(answer).get("models")
 
 
-def _ask_grpc(connection: Connection, model: str | None) -> dict[str, Any] | None:
+def _query_grpc(connection: Connection, model: str | None) -> dict[str, Any] | None:
     request: Any = service_pb2.ServerMetadataRequest()
     if model is not None:
         request = service_pb2.ModelConfigRequest(name=model)
@@ -90,37 +90,37 @@ def _ask_grpc(connection: Connection, model: str | None) -> dict[str, Any] | Non
     return record if model is None else record.get("config")
 
 
-def _ask_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
+def _query_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
     path = "/v2" if model is None else f"/v2/models/{model}/config"
     record: dict[str, Any] | None = _open_http(endpoint, path)
     return record
 
 
 def _open_http(
-    endpoint: Endpoint, path: str, body: bytes | None = None, *, refusals: bool = False
+    endpoint: Endpoint, path: str, body: bytes | None = None, *, read_errors: bool = False
 ) -> Any:
-    """The JSON that the server answers with; None where it does not, or refuses.
+    """Return the JSON response; None without one, or for an HTTP error.
 
-    refusals: take what it says when it refuses, too.
+    read_errors: return the body of an HTTP error, too.
     """
     url = endpoint.url if "://" in endpoint.url else f"http://{endpoint.url}"
     request = urllib.request.Request(url.rstrip("/") + path, body)  # noqa: S310
     for name, value in endpoint.metadata:
-        request.add_unredirected_header(name, value)  # a key must not follow redirects
+        request.add_unredirected_header(name, value)  # do not send the key after redirects
     try:
         try:
             with open_url(request, _TIMEOUT_SECONDS) as answer:
                 return json.loads(answer.read())
-        except urllib.error.HTTPError as refused:
-            return json.loads(refused.read()) if refusals else None
+        except urllib.error.HTTPError as error:
+            return json.loads(error.read()) if read_errors else None
     except (OSError, ValueError):
         return None
 
 
-def _answers(ask: _Ask, model: str) -> dict[str, Any]:
-    metadata = ask(None)
+def _query_facts(query: _FactQuery, model: str) -> dict[str, Any]:
+    metadata = query(None)
     configs: dict[str, Any] = {}
-    _collect(ask, model, configs)
+    _collect_configs(query, model, configs)
     return {
         "server": metadata
         and {name: metadata.get(name) for name in ("name", "version", "extensions")},
@@ -129,17 +129,17 @@ def _answers(ask: _Ask, model: str) -> dict[str, Any]:
     }
 
 
-def _collect(ask: _Ask, model: str, configs: dict[str, Any]) -> None:
-    """The configurations of a model and of the steps that it is composed of."""
-    config = ask(model)
+def _collect_configs(query: _FactQuery, model: str, configs: dict[str, Any]) -> None:
+    """Collect the configurations of a model and its composing models."""
+    config = query(model)
     if config is None or model in configs:
         return
     configs[model] = config
     for step in steps_of(config):
-        _collect(ask, step, configs)
+        _collect_configs(query, step, configs)
 
 
-def facts(
+def collect_facts(
     project: Project,
     name: str,
     scenario: Scenario,
@@ -147,7 +147,7 @@ def facts(
     endpoint: Endpoint,
     profile: str | None,
 ) -> dict[str, Any]:
-    """All facts that are known before the run, also of the machine that sends the load."""
+    """Return all facts known before the run, including those of the load generator's machine."""
     return {
         "tritonctl": __version__,
         "project": str(project.root),
@@ -160,5 +160,5 @@ def facts(
             "kernel": platform.release(),
             "python": platform.python_version(),
         },
-        "slo": slo_of(project, scenario).model_dump(),
+        "slo": effective_slo(project, scenario).model_dump(),
     }

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes together: releases, GPUs, precisions, fields, and addresses a release may use."""
+"""Compatibility of releases, GPUs, precisions and fields, and known vulnerabilities."""

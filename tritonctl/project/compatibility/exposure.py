@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server listens, and whether its release may be reached from other machines.
+"""A server's listening address, and the known vulnerabilities of its release.
 
-Known vulnerabilities are data, in `builders/compatibility.toml`, from NVIDIA's security bulletins.
+The vulnerabilities are in `builders/compatibility.toml`, from NVIDIA's security bulletins.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tritonctl.project.compatibility.table import Compatibility, KnownHole, tabl
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
 
-_NAMED = 3  # CVEs
+_MAX_NAMED_CVES = 3  # CVEs
 _TRITON_MAJOR = 2  # Triton 2.51.0 is release 24.10
 
 
-def plain_address(project: Project) -> str:
-    """Where HTTP and metrics listen: on loopback if gRPC has TLS, which they cannot have."""
+def unencrypted_address(project: Project) -> str:
+    """Return the address of HTTP and metrics: loopback if gRPC has TLS, which they lack."""
     address = project.server.address
     if project.server.tls is None or is_loopback(address):
         return address
@@ -32,10 +32,10 @@ def plain_address(project: Project) -> str:
 
 
 def known_holes(release: str, compatibility: Compatibility | None = None) -> list[KnownHole]:
-    """The vulnerabilities of a release, "25.06", or a Triton version, "2.51.0"; worst first.
+    """Return the vulnerabilities of a release, "25.06", or a Triton version, "2.51.0", worst first.
 
-    Of a release that the table does not list: those that were fixed after it. Of one without a
-    number to compare (the user's own image): none, because nothing is known.
+    A release missing from the table has those fixed after it. The list is empty for a name that is
+    not a version (a custom image), because nothing is known.
     """
     compatibility = compatibility or table()
     name = _release(release, compatibility)
@@ -46,14 +46,14 @@ def known_holes(release: str, compatibility: Compatibility | None = None) -> lis
 
 
 def cves_of(holes: Sequence[KnownHole]) -> str:
-    """The first of their CVEs by name, and how many more."""
+    """List the first CVEs and the number of further ones."""
     cves = [cve for hole in holes for cve in hole.cves]
-    more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
-    return f"{', '.join(cves[:_NAMED])}{more}"
+    more = f" and {len(cves) - _MAX_NAMED_CVES} more" if len(cves) > _MAX_NAMED_CVES else ""
+    return f"{', '.join(cves[:_MAX_NAMED_CVES])}{more}"
 
 
 def fixed_in(holes: Iterable[KnownHole]) -> str:
-    """The first release without any of them."""
+    """Return the first release without any of these vulnerabilities."""
     return max((hole.fixed for hole in holes), key=Version)
 
 
@@ -75,19 +75,19 @@ def refuse_known_holes(project: Project, release: str) -> None:
 
 
 def release_of_image(image: str) -> str | None:
-    """The release in the tag of one of NVIDIA's images, `...:26.07-py3`; None without one."""
+    """Return the release in the tag of an NVIDIA image, `...:26.07-py3`; None without one."""
     match = re.search(r":r?(\d\d\.\d\d)(?![\d.])", image)
     return match[1] if match else None
 
 
 def _release(text: str, compatibility: Compatibility) -> Version | None:
-    """The release, as year and month, of a release name or a Triton version."""
+    """Return the release, as year and month, of a release name or a Triton version."""
     try:
         version = Version(text.removeprefix("r"))
     except InvalidVersion:
         return None
     if version.major != _TRITON_MAJOR:
         return version
-    known = [(Version(r.triton), r.name) for r in compatibility.releases if r.triton]
-    older = [(number, name) for number, name in known if number <= version]
-    return Version(max(older)[1]) if older else Version("0")
+    releases = [(Version(r.triton), r.name) for r in compatibility.releases if r.triton]
+    candidates = [(number, name) for number, name in releases if number <= version]
+    return Version(max(candidates)[1]) if candidates else Version("0")

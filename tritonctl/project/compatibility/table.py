@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases, GPUs, precisions, config.pbtxt fields: `builders/compatibility.toml`, read and typed.
+"""Reads `builders/compatibility.toml`: releases, GPUs, precisions, config.pbtxt fields.
 
-What goes together with what is decided in `rules.py` beside this file.
+The compatibility rules are in `rules.py`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Release(_Record):
-    """What a release's TensorRT-LLM image holds; None where it has none, or it is unknown.
-
-    server_cuda: major version of CUDA in the plain server image.
-    """
+class TritonRelease(_Record):
+    """Versions in a release's TensorRT-LLM image; None: missing or unknown."""
 
     name: str
     triton: str | None = None
@@ -42,33 +39,30 @@ class Release(_Record):
     python: str | None = None
     worlds: list[World] = []
     image: str | None = None
-    server_cuda: str | None = None
+    server_cuda: str | None = None  # major version of CUDA in the plain server image
 
 
-class Architecture(_Record):
-    """A compute capability: its generation, its first CUDA, and who supports it.
-
-    trtllm: TensorRT-LLM; tensorrt: TensorRT itself, which reaches further back.
-    """
+class GpuArchitecture(_Record):
+    """A GPU generation."""
 
     compute_capability: str
     name: str
-    cuda: str
-    trtllm: bool
-    tensorrt: bool = True
+    cuda: str  # first CUDA version with support
+    trtllm: bool  # supported by TensorRT-LLM
+    tensorrt: bool = True  # supported by TensorRT
 
 
-class Gpu(_Record):
-    """A GPU model; memory in GiB from its data sheet."""
+class GpuModel(_Record):
+    """A GPU model."""
 
     name: str
     compute_capability: str
-    memory_gib: int
+    memory_gib: int  # from the data sheet
     data_center: bool
 
 
-class Format(_Record):
-    """A number format and the compute capabilities that run it (see the file's comment)."""
+class NumberFormat(_Record):
+    """A number format and the compute capabilities that support it (see the file's comment)."""
 
     quant_algo: str
     worlds: list[World]
@@ -81,50 +75,47 @@ class Format(_Record):
     cuda: dict[str, str] = {}
 
     def runs_on(self, compute_capability: str, world: World) -> bool:
-        """Whether this format runs on a GPU in a world."""
+        """Whether a GPU supports the format in a world."""
         compiled = world != "engine" or compute_capability not in self.not_compiled
         return compiled and compute_capability in (*self.listed, *self.unlisted)
 
 
-class Precision(Format):
+class WeightPrecision(NumberFormat):
     """A precision of weights and activations."""
 
     weight_bits: int
 
 
 class KnownHole(_Record):
-    """Vulnerabilities that one release fixed; every earlier release has them.
+    """Vulnerabilities that a release fixed; all earlier releases have them."""
 
-    bulletin: NVIDIA's number of it; score: the highest CVSS 3.1 base score among the CVEs.
-    """
-
-    fixed: str
-    bulletin: str
-    score: float
+    fixed: str  # release
+    bulletin: str  # NVIDIA's number
+    score: float  # highest CVSS 3.1 base score of the CVEs
     cves: list[str]
     summary: str
 
 
 class Compatibility(_Record):
-    """The whole table."""
+    """The table `compatibility.toml`."""
 
     schema_: Literal["tritonctl.compatibility/1"] = Field(alias="schema")
     default_release: str
     trtllm_image: str
     tensorrt_image: str
     server_image: str
-    releases: list[Release]
+    releases: list[TritonRelease]
     tensorrt_packages: dict[str, list[str]] = {}
-    architectures: list[Architecture]
-    gpus: list[Gpu]
-    precisions: dict[str, Precision]
-    kv_cache_dtypes: dict[str, Format]
+    architectures: list[GpuArchitecture]
+    gpus: list[GpuModel]
+    precisions: dict[str, WeightPrecision]
+    kv_cache_dtypes: dict[str, NumberFormat]
     config_fields: dict[str, str]
     known_holes: list[KnownHole] = []
 
 
-class Target(_Record):
-    """Where an engine will run, the `target` of a build request: a release and a GPU."""
+class BuildTarget(_Record):
+    """The `target` of a build request: the release and GPU that the engine is built for."""
 
     release: str
     triton: str | None = None
@@ -138,7 +129,7 @@ class Target(_Record):
 
 
 def table(project_root: Path | None = None) -> Compatibility:
-    """The table: the project's own if it carries one. Raises ConfigurationError."""
+    """Read the table, preferably the project's. Raises ConfigurationError."""
     return _read(bundled.find("builders/compatibility.toml", project_root))
 
 
@@ -153,61 +144,61 @@ def _read(file: Path) -> Compatibility:
         ) from error
 
 
-def release_named(name: str, compatibility: Compatibility) -> Release:
-    """The release of that name. Raises ConfigurationError naming the nearest."""
-    known = {release.name: release for release in compatibility.releases}
-    return _entry(name, known, f"release `{name}`", "engine.target.release")
+def release_named(name: str, compatibility: Compatibility) -> TritonRelease:
+    """Return the release of that name. Raises ConfigurationError naming the nearest."""
+    releases = {release.name: release for release in compatibility.releases}
+    return _entry(name, releases, f"release `{name}`", "engine.target.release")
 
 
-def gpu_named(name: str, compatibility: Compatibility) -> Gpu:
-    """The GPU of that name, case and spaces aside. Raises ConfigurationError."""
-    known = {_plain(gpu.name): gpu for gpu in compatibility.gpus}
-    if _plain(name) not in known:
+def gpu_named(name: str, compatibility: Compatibility) -> GpuModel:
+    """Return the GPU of that name, ignoring case, spaces and dashes. Raises ConfigurationError."""
+    gpus = {_plain(gpu.name): gpu for gpu in compatibility.gpus}
+    if _plain(name) not in gpus:
         names = [gpu.name for gpu in compatibility.gpus]
         remedy = choices(name, names, "engine.target.gpu is one of")
         raise ConfigurationError(
             f"unknown GPU `{name}`",
-            remedy=f"{remedy}; for another one set engine.target.compute_capability instead",
+            remedy=f"{remedy}; for other GPUs set engine.target.compute_capability instead",
         )
-    return known[_plain(name)]
+    return gpus[_plain(name)]
 
 
-def architecture_of(compute_capability: str, compatibility: Compatibility) -> Architecture:
-    """The GPU generation of a compute capability such as "9.0". Raises ConfigurationError."""
-    known = {entry.compute_capability: entry for entry in compatibility.architectures}
-    what = f"compute capability `{compute_capability}`"
-    return _entry(compute_capability, known, what, "engine.target.compute_capability")
+def architecture_of(compute_capability: str, compatibility: Compatibility) -> GpuArchitecture:
+    """Return the generation of a compute capability such as "9.0". Raises ConfigurationError."""
+    architectures = {entry.compute_capability: entry for entry in compatibility.architectures}
+    subject = f"compute capability `{compute_capability}`"
+    return _entry(compute_capability, architectures, subject, "engine.target.compute_capability")
 
 
-def precision_named(name: str, compatibility: Compatibility) -> Precision:
-    """The precision of that name. Raises ConfigurationError naming the nearest."""
-    what = f"precision `{name}` for TensorRT-LLM"
-    return _entry(name, compatibility.precisions, what, "engine.precision")
+def precision_named(name: str, compatibility: Compatibility) -> WeightPrecision:
+    """Return the precision of that name. Raises ConfigurationError naming the nearest."""
+    subject = f"precision `{name}` for TensorRT-LLM"
+    return _entry(name, compatibility.precisions, subject, "engine.precision")
 
 
-def kv_cache_dtype_named(name: str, compatibility: Compatibility) -> Format:
-    """The KV cache type of that name. Raises ConfigurationError naming the nearest."""
-    what = f"kv_cache_dtype `{name}` for TensorRT-LLM"
-    return _entry(name, compatibility.kv_cache_dtypes, what, "engine.kv_cache_dtype")
+def kv_cache_dtype_named(name: str, compatibility: Compatibility) -> NumberFormat:
+    """Return the KV cache type of that name. Raises ConfigurationError naming the nearest."""
+    subject = f"kv_cache_dtype `{name}` for TensorRT-LLM"
+    return _entry(name, compatibility.kv_cache_dtypes, subject, "engine.kv_cache_dtype")
 
 
-def _entry(name: str, known: Mapping[str, _T], what: str, field: str) -> _T:
-    if name not in known:
+def _entry(name: str, entries: Mapping[str, _T], subject: str, field: str) -> _T:
+    if name not in entries:
         raise ConfigurationError(
-            f"unknown {what}", remedy=choices(name, known, f"{field} is one of")
+            f"unknown {subject}", remedy=choices(name, entries, f"{field} is one of")
         )
-    return known[name]
+    return entries[name]
 
 
-def image_of(release: Release, compatibility: Compatibility) -> str:
-    """The container image that holds a release's TensorRT-LLM."""
+def image_of(release: TritonRelease, compatibility: Compatibility) -> str:
+    """Return the container image with a release's TensorRT-LLM."""
     return release.image or compatibility.trtllm_image.format(name=release.name)
 
 
-def reaches(version: str | None, least: str) -> bool:
-    """Whether a version is known and at least another."""
+def is_at_least(version: str | None, minimum: str) -> bool:
+    """Whether a version is known and at least the minimum."""
     try:
-        return version is not None and Version(version) >= Version(least)
+        return version is not None and Version(version) >= Version(minimum)
     except InvalidVersion:
         return False
 

@@ -16,23 +16,25 @@ _FILE = "builders/tensorrt_llm/arguments.toml"
 
 
 def names() -> tuple[str, ...]:
-    """The names of the arguments."""
+    """Return the names of the arguments."""
     return tuple(_table()["llm"])
 
 
 def kv_cache_fields(version: str = "") -> tuple[str, ...]:
-    """The fields of KvCacheConfig, of all versions or of one."""
+    """Return the fields of KvCacheConfig, of one version or of all."""
     fields = _table()["classes"]["KvCacheConfig"]
     return tuple(name for name, entry in fields.items() if not version or _has(entry, version))
 
 
 def _has(entry: Mapping[str, Any], version: str) -> bool:
     try:
-        here = Version(version)
-    except InvalidVersion:  # a build of one's own: nothing is known of it
+        current = Version(version)
+    except InvalidVersion:  # a custom build: nothing is known about it
         return True
-    first, gone = entry.get("since"), entry.get("gone")
-    return not (first and here < Version(first)) and not (gone and here >= Version(gone))
+    first, removed = entry.get("since"), entry.get("gone")
+    return not (first and current < Version(first)) and not (
+        removed and current >= Version(removed)
+    )
 
 
 @cache

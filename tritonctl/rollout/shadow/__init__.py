@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users ask is asked of both releases, off their path: do the answers differ?
+"""Compare the answers of both releases to copies of user requests, outside the request path.
 
-Envoy copies a share of the requests to this process (`server/gateway/mirror.py`), and nobody waits
-for it. It asks stable twice and the candidate once, so that what stable does to itself is known.
+Envoy copies a share of the requests to this process (`gateway/mirror.py`) and does not wait for it.
+The shadower sends each to stable twice and to the candidate once, to know stable's own noise.
 
-    listening    copies come in: HTTP/1.1 on a socket, whatever they were
-    questions    what a copy asks: of gRPC, of `rest`, of the frontend (`openai`)
-    room         whether the servers have room for a question that nobody waits for
-    answers      one question to one version
-    shadower     the queue, the three questions, the bounds
-    found        lines of numbers for the judge; `recording` of prompts, where asked for
-    comparing    what was found, for the page
-    process      starts and ends it, from `config`
+    listening        receive copies: HTTP/1.1 on a socket, for every protocol
+    questions        turn a copy into a request: gRPC, `rest_requests`, the frontend (`openai`)
+    capacity_probe   whether a server has capacity for a shadow request
+    answers          send one request to one version
+    shadower         the queue, the three requests, the limits
+    comparison_log   lines of numbers for the judge; `recording` stores prompts if requested
+    comparing        the results for the page
+    process          start and stop the process, from `config`
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks one version one question, and reads what it answers."""
+"""Send one question to one version and read the answer."""
 
 from __future__ import annotations
 
@@ -25,33 +25,41 @@ from tritonctl.protocol.tasks import (
     TokenClassification,
     read_rows,
 )
-from tritonctl.rollout.differences import Answer, Labels, Order, Refused, Rows, Text, Vector
-from tritonctl.rollout.measures import Timed
-from tritonctl.rollout.shadow.questions import Facts, rows_of
+from tritonctl.rollout.differences import (
+    Answer,
+    LabelsAnswer,
+    RefusedAnswer,
+    RowsAnswer,
+    ScoresAnswer,
+    TextAnswer,
+    VectorAnswer,
+)
+from tritonctl.rollout.measures import TimedAnswer
+from tritonctl.rollout.shadow.questions import ServedModelFacts, rows_of
 
 _FACTS_SECONDS = 5.0
 
 
-class Version:
-    """A release's server. seconds: for each answer; one that takes longer is none."""
+class VersionClient:
+    """A client of a release's server; an answer that takes longer than `seconds` is refused."""
 
     def __init__(self, endpoint: Endpoint, seconds: float) -> None:
         self._connection = AsyncConnection(endpoint)
         self._seconds = seconds
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._connection.close()
 
-    async def facts(self, model: str) -> Facts:
-        """Of a model. Raises what the error map has: RequestRejectedError for an unknown one."""
+    async def model_facts(self, model: str) -> ServedModelFacts:
+        """Read the facts of a model. Raises mapped errors: RequestRejectedError if unknown."""
         ask = self._connection.ask
         metadata = await ask(service_pb2.ModelMetadataRequest(name=model), seconds=_FACTS_SECONDS)
         config = await ask(service_pb2.ModelConfigRequest(name=model), seconds=_FACTS_SECONDS)
-        return Facts.of(metadata, config)
+        return ServedModelFacts.of(metadata, config)
 
     async def configurations(self, model: str) -> dict[str, Config]:
-        """Of a model and its steps, by their names. Raises as `facts`."""
+        """Read the configurations of a model and its steps by name. Raises as `model_facts`."""
         configs: dict[str, Config] = {}
         waiting = [model]
         while waiting:
@@ -62,51 +70,57 @@ class Version:
             waiting += [step for step in steps_of(configs[name]) if step not in configs]
         return configs
 
-    async def answer(self, request: Any, facts: Facts) -> Timed:
-        """A question's; `Refused` where the version says no, or nothing in time.
+    async def answer(self, request: Any, facts: ServedModelFacts) -> TimedAnswer:
+        """Send a request; `RefusedAnswer` if the version rejects it or takes too long.
 
-        Raises ServerBusyError, ServerError where it could not be asked.
+        Raises ServerBusyError or ServerError if it cannot be sent.
         """
-        sent = time.monotonic_ns()
-        first: int | None = None
+        sent_ns = time.monotonic_ns()
+        first_token_ns: int | None = None
         answer: Answer
         try:
             async with asyncio.timeout(self._seconds):
-                if facts.streams:
+                if facts.is_streaming:
                     chunks = await self._chunks(request)
-                    first = next((c.received_ns for c in chunks if c.num_output_tokens), None)
+                    first_token_ns = next(
+                        (c.received_ns for c in chunks if c.num_output_tokens), None
+                    )
                     answer = _text(chunks)
                 else:
                     rows = rows_of(request, facts)
                     response = await self._connection.ask(request, seconds=None)
-                    answer = rows_answer(read_rows(facts.served, response, rows))
+                    answer = rows_answer(read_rows(facts.task, response, rows))
         except TimeoutError:
-            answer = Refused("no answer in time")
+            answer = RefusedAnswer("no answer in time")
         except RequestRejectedError:
-            answer = Refused("refused")
-        now = time.monotonic_ns()
-        return Timed(answer, None if first is None else (first - sent) / 1e6, (now - sent) / 1e6)
+            answer = RefusedAnswer("refused")
+        finished_ns = time.monotonic_ns()
+        return TimedAnswer(
+            answer,
+            None if first_token_ns is None else (first_token_ns - sent_ns) / 1e6,
+            (finished_ns - sent_ns) / 1e6,
+        )
 
     async def _chunks(self, request: Any) -> list[Chunk]:
         call = self._connection.stream(request, seconds=None)
-        found: list[Chunk] = []
+        chunks: list[Chunk] = []
         try:
             async for response in call:
                 chunk, final = read_chunk(response)
                 if chunk is not None:
-                    found.append(chunk)
+                    chunks.append(chunk)
                 if final:
                     await await_end_async(call)
                     break
         except grpc.RpcError as error:
-            raise self._connection.explained(error) from error
+            raise self._connection.to_tritonctl_error(error) from error
         finally:
             call.cancel()  # without effect on a finished call
-        return found
+        return chunks
 
 
-def _text(chunks: Sequence[Chunk]) -> Text:
-    return Text(
+def _text(chunks: Sequence[Chunk]) -> TextAnswer:
+    return TextAnswer(
         "".join(chunk.text for chunk in chunks),
         tuple(token for chunk in chunks for token in chunk.token_ids),
         tuple(value for chunk in chunks for value in chunk.log_probs),
@@ -114,22 +128,22 @@ def _text(chunks: Sequence[Chunk]) -> Text:
 
 
 def rows_answer(results: Sequence[Result | TritonctlError]) -> Answer:
-    """Of one request: scores of documents together, anything else row by row."""
+    """Build the answer of one request: document scores together, other results row by row."""
     scores = [result.score for result in results if isinstance(result, Relevance)]
     if scores and len(scores) == len(results):
-        return Order(tuple(scores))
+        return ScoresAnswer(tuple(scores))
     rows = tuple(_row(result) for result in results)
-    return rows[0] if len(rows) == 1 else Rows(rows)
+    return rows[0] if len(rows) == 1 else RowsAnswer(rows)
 
 
 def _row(result: Result | TritonctlError) -> Answer:
     match result:
         case Embedding():
-            return Vector(tuple(result.vector.reshape(-1).tolist()))
+            return VectorAnswer(tuple(result.vector.reshape(-1).tolist()))
         case Classification():
-            return Labels(result.labels, result.scores)
+            return LabelsAnswer(result.labels, result.scores)
         case TokenClassification():
-            names = [f"{one.label} {one.start}-{one.end}" for one in result.entities]
-            return Labels((", ".join(names),), (1.0,))
+            names = [f"{entity.label} {entity.start}-{entity.end}" for entity in result.entities]
+            return LabelsAnswer((", ".join(names),), (1.0,))
         case _:
-            return Refused("no finite number")
+            return RefusedAnswer("no finite number")

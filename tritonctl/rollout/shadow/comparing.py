@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shadow of a rollout has found, as comparisons: one for each model."""
+"""The results of a rollout's shadower as comparisons, one per model."""
 
 from __future__ import annotations
 
@@ -8,65 +8,67 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tritonctl.rollout.compare import Comparison, Shown, summary
-from tritonctl.rollout.measures import Measured
-from tritonctl.rollout.shadow.found import KEPT, read_found
+from tritonctl.rollout.compare import ExampleTexts, VersionComparison, summarize_measurements
+from tritonctl.rollout.measures import Measurement
+from tritonctl.rollout.shadow.comparison_log import PROMPTS, read_comparison_records
 
-_MOST_KEPT = 100_000
+_MAX_PROMPTS = 100_000
 _NOT_PROMPT = ("at", "model", "answers")
 
 
-def found_comparisons(
-    folder: Path, names: tuple[str, str], *, tolerated: float, shown: bool
-) -> list[Comparison]:
-    """Of a rollout's folder, by model; [] where nothing was compared yet.
+def shadow_comparisons(
+    folder: Path, names: tuple[str, str], *, tolerated: float, show_texts: bool
+) -> list[VersionComparison]:
+    """Compare per model from a rollout's folder; [] if nothing was compared yet.
 
-    names: of stable and the candidate. shown: examples have what was kept of prompts and answers.
+    names: of stable and the candidate. show_texts: examples include recorded prompts and answers.
     """
-    by_model: dict[tuple[str, str], list[tuple[float, Measured]]] = {}
-    for one in read_found(folder):
-        by_model.setdefault((one.model, one.task), []).append((one.at, one.measured))
-    kept = _kept(folder) if shown else {}
+    by_model: dict[tuple[str, str], list[tuple[float, Measurement]]] = {}
+    for record in read_comparison_records(folder):
+        by_model.setdefault((record.model, record.task), []).append((record.at, record.measurement))
+    saved_texts = _saved_texts(folder) if show_texts else {}
     comparisons = []
-    for (model, task), some in by_model.items():
+    for (model, task), timed_measurements in by_model.items():
         quoted = {
-            number: kept[model, at]
-            for number, (at, _) in enumerate(some, start=1)
-            if (model, at) in kept
+            number: saved_texts[model, at]
+            for number, (at, _) in enumerate(timed_measurements, start=1)
+            if (model, at) in saved_texts
         }
-        measured = [one for _, one in some]
+        measured = [record for _, record in timed_measurements]
         comparisons.append(
-            summary(measured, names, (model, task), tolerated=tolerated, quoted=quoted)
+            summarize_measurements(
+                measured, names, (model, task), tolerated=tolerated, quoted=quoted
+            )
         )
     return comparisons
 
 
-def _kept(folder: Path) -> Mapping[tuple[str, float], Shown]:
-    """Prompts and answers by model and time; {} where none were kept."""
-    found: dict[tuple[str, float], Shown] = {}
+def _saved_texts(folder: Path) -> Mapping[tuple[str, float], ExampleTexts]:
+    """Recorded prompts and answers by model and time; {} if none were recorded."""
+    texts: dict[tuple[str, float], ExampleTexts] = {}
     try:
-        with (folder / KEPT).open(encoding="utf-8", errors="replace") as file:
+        with (folder / PROMPTS).open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 record = _record(line)
-                if record is not None and len(found) < _MOST_KEPT:
-                    found[record["model"], record["at"]] = _shown(record)
+                if record is not None and len(texts) < _MAX_PROMPTS:
+                    texts[record["model"], record["at"]] = _example_texts(record)
     except FileNotFoundError:
         return {}
-    return found
+    return texts
 
 
 def _record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
         answers = record["answers"]
-        known = isinstance(record["at"], float) and isinstance(record["model"], str)
-        texts = all(isinstance(answers[name], str) for name in ("first", "candidate"))
+        has_key = isinstance(record["at"], float) and isinstance(record["model"], str)
+        has_texts = all(isinstance(answers[name], str) for name in ("first", "candidate"))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return record if known and texts else None
+    return record if has_key and has_texts else None
 
 
-def _shown(record: Mapping[str, Any]) -> Shown:
+def _example_texts(record: Mapping[str, Any]) -> ExampleTexts:
     prompt = {name: value for name, value in record.items() if name not in _NOT_PROMPT}
     text = json.dumps(prompt, ensure_ascii=False, indent=1)
-    return Shown(text, record["answers"]["first"], record["answers"]["candidate"])
+    return ExampleTexts(text, record["answers"]["first"], record["answers"]["candidate"])

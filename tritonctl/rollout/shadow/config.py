@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shadower's process reads: one JSON file, written by who starts it."""
+"""The configuration of the shadower's process: a JSON file that its parent writes."""
 
 from __future__ import annotations
 
@@ -15,60 +15,54 @@ from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.project.base import AboveZero, Frozen, Positive
 from tritonctl.project.expected import reason
 from tritonctl.protocol.channel import Endpoint, client_tls
-from tritonctl.server.state import Server
+from tritonctl.runtimes.server_state import Server
 
 
-class Side(Frozen):
-    """A release's server. tls: paths of PEM files by their fields in ClientTls."""
+class ShadowedServer(Frozen):
+    """The server of a release."""
 
     url: str
     metrics_url: str
-    tls: Mapping[str, str | None] | None = None
+    tls: Mapping[str, str | None] | None = None  # paths of PEM files, by field of ClientTls
 
     @classmethod
     def of(cls, server: Server) -> Self:
-        """A running one."""
+        """Describe a running server."""
         return cls(url=server.grpc_url, metrics_url=server.metrics_url, tls=server.tls)
 
     @property
     def endpoint(self) -> Endpoint:
-        """Its gRPC."""
+        """The gRPC endpoint."""
         return Endpoint(self.url, client_tls(self.tls))
 
 
 class ShadowConfig(Frozen):
-    """socket: where copies come; folder: of the rollout, where what is found is written.
+    """The settings of a shadower."""
 
-    models: the public ones; nobody else's are asked. frontend: where the project has one.
-    keep_prompts: prompts and answers are written down, too. in_flight: questions at once; waiting:
-    at most, further ones are dropped; seconds: for an answer; patience_seconds: that a copy may
-    wait for a free server.
-    """
-
-    socket: Path
-    folder: Path
-    stable: Side
-    candidate: Side
-    models: tuple[str, ...]
-    frontend: FrontendConfig | None = None
-    keep_prompts: bool = False
-    in_flight: Positive = 2
-    waiting: Positive = 32
-    seconds: AboveZero = 60.0
-    patience_seconds: AboveZero = 10.0
+    socket: Path  # receives copies
+    folder: Path  # of the rollout, for the results
+    stable: ShadowedServer
+    candidate: ShadowedServer
+    models: tuple[str, ...]  # public models; copies for other models are skipped
+    frontend: FrontendConfig | None = None  # if the project has one
+    keep_prompts: bool = False  # record prompts and answers, too
+    in_flight: Positive = 2  # concurrent questions
+    waiting: Positive = 32  # queue length; further copies are dropped
+    seconds: AboveZero = 60.0  # timeout of an answer
+    patience_seconds: AboveZero = 10.0  # how long a copy may wait for a free server
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """From a file that `write` wrote. Raises ConfigurationError."""
+        """Read a file from `write`. Raises ConfigurationError."""
         try:
             return cls.model_validate_json(file.read_bytes())
         except (OSError, ValidationError) as error:
-            why = error.strerror if isinstance(error, OSError) else reason(error)
+            problem = error.strerror if isinstance(error, OSError) else reason(error)
             raise ConfigurationError(
-                f"{file} is no configuration of the shadower: {why}",
+                f"{file} is not a configuration of the shadower: {problem}",
                 remedy="`tritonctl rollout start` writes it",
             ) from error
 
     def write(self, file: Path) -> None:
-        """As JSON."""
+        """Write the settings as JSON."""
         write_atomically(file, self.model_dump_json(indent=2) + "\n", mode=PRIVATE)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request as a line of a file of prompts: what `tritonctl rollout compare --prompts` reads.
+"""Record a request as a line of a prompt file for `tritonctl rollout compare --prompts`.
 
-The fields are those of Triton's `generate`: a value, or a list, for each input tensor.
+It has the fields of Triton's `generate`: a value, or a list, for each input tensor.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 from tritonctl.protocol.datatypes import NUMPY_OF
 from tritonctl.protocol.tasks import QUERY, TEXT
 from tritonctl.protocol.tensors import texts_of
-from tritonctl.rollout.shadow.questions import Facts
+from tritonctl.rollout.shadow.questions import ServedModelFacts
 
 _BYTES = "BYTES"
 _MESSAGES = "messages"
 
 
-def recorded(request: Any, facts: Facts) -> dict[str, Any]:
-    """By the names of the inputs; of a rerank its query and documents; `model` beside them."""
-    given: dict[str, list[Any]] = {
+def prompt_record(request: Any, facts: ServedModelFacts) -> dict[str, Any]:
+    """Return the values by input name, or query and documents of a rerank, and `model`."""
+    values_by_input: dict[str, list[Any]] = {
         tensor.name: _values(tensor.datatype, raw)
         for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
     }
     record: dict[str, Any] = {"model": request.model_name}
-    if facts.served.task.name == "rerank" and given.get(QUERY) and TEXT in given:
-        return {**record, QUERY: given[QUERY][0], "documents": given[TEXT]}
-    for name, values in given.items():
+    if facts.task.task.name == "rerank" and values_by_input.get(QUERY) and TEXT in values_by_input:
+        return {**record, QUERY: values_by_input[QUERY][0], "documents": values_by_input[TEXT]}
+    for name, values in values_by_input.items():
         record[name] = values[0] if len(values) == 1 else values
     if isinstance(record.get(_MESSAGES), str):
         record[_MESSAGES] = _json(record[_MESSAGES])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks what users asked: of stable twice, of the candidate once, and writes down what differs.
+"""Repeat user requests, twice on stable and once on the candidate, and log the differences.
 
-Bounded at every place: how long a request may be, how many wait and how long, how many are asked at
-once. What does not fit is dropped and counted: the servers are the users'.
+Everything is bounded: request size, queue length and waiting time, concurrency. Requests beyond the
+limits are dropped and counted: users have priority on the servers.
 """
 
 from __future__ import annotations
@@ -19,173 +19,189 @@ from typing import Any
 
 from tritonctl.errors import ServerBusyError, TritonctlError
 from tritonctl.frontend.routing.replicas import slots_of
-from tritonctl.rollout.compare import told
-from tritonctl.rollout.measures import Timed, measured, times_of
-from tritonctl.rollout.shadow.answers import Version
+from tritonctl.rollout.compare import answer_text
+from tritonctl.rollout.measures import TimedAnswer, answer_times, measure_answers
+from tritonctl.rollout.shadow.answers import VersionClient
+from tritonctl.rollout.shadow.capacity_probe import CapacityProbe
+from tritonctl.rollout.shadow.comparison_log import ComparisonLog, ComparisonRecord, ShadowCounts
 from tritonctl.rollout.shadow.config import ShadowConfig
-from tritonctl.rollout.shadow.found import Counts, Found, Lines
-from tritonctl.rollout.shadow.listening import Copy
-from tritonctl.rollout.shadow.questions import Facts, Question, prepared, question_of
-from tritonctl.rollout.shadow.recording import recorded
-from tritonctl.rollout.shadow.rest import NotUnderstoodError
-from tritonctl.rollout.shadow.room import Room
+from tritonctl.rollout.shadow.listening import RequestCopy
+from tritonctl.rollout.shadow.questions import (
+    ServedModelFacts,
+    ShadowQuestion,
+    question_of,
+    shadow_request,
+)
+from tritonctl.rollout.shadow.recording import prompt_record
+from tritonctl.rollout.shadow.rest_requests import NotUnderstoodError
 
 _LOG = logging.getLogger("tritonctl.shadow")
 _FACTS_SECONDS = 30.0
-_LOOK_SECONDS = 0.2
+_PROBE_SECONDS = 0.2
 _SEEDS = 2**32
-FULL_QUEUE, TOO_OLD = "more wait than may", "no server had room in time"
-UNKNOWN, NOT_ANSWERED, NOT_WRITTEN, MISTAKE = (
-    "no public model",
+FULL_QUEUE, NO_CAPACITY = "the queue was full", "no server had capacity in time"
+UNKNOWN_MODEL, NOT_ANSWERED, NOT_WRITTEN, INTERNAL_ERROR = (
+    "not a public model",
     "a server did not answer",
     "the disk is full",
-    "a mistake of ours",
+    "internal error",
 )
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    question: Question
-    since: float
+class _QueuedQuestion:
+    question: ShadowQuestion
+    queued_at: float
 
 
 class Shadower:
-    """One rollout's. clock: seconds, of waiting; draw: of seeds and orders."""
+    """The shadower of one rollout; `clock` returns seconds.
+
+    random_source: draws sampling seeds and the order of requests.
+    """
 
     def __init__(
         self,
         config: ShadowConfig,
         *,
-        stable: Version,
-        candidate: Version,
-        rooms: tuple[Room, Room],
+        stable: VersionClient,
+        candidate: VersionClient,
+        probes: tuple[CapacityProbe, CapacityProbe],
         clock: Callable[[], float] = time.monotonic,
-        draw: random.Random | None = None,
+        random_source: random.Random | None = None,
     ) -> None:
         self._config, self._clock = config, clock
         self._stable, self._candidate = stable, candidate
-        self._rooms = rooms
-        self._draw = draw or random.Random()  # noqa: S311 - no secret
-        self._waiting: deque[_Waiting] = deque()
-        self._some = asyncio.Event()
-        self._known: dict[str, tuple[float, Facts, int | None]] = {}
-        self._lines = Lines(config.folder)
-        self.counts = Counts()
+        self._probes = probes
+        self._random = random_source or random.Random()  # noqa: S311 - no secret
+        self._queue: deque[_QueuedQuestion] = deque()
+        self._has_questions = asyncio.Event()
+        self._facts_cache: dict[str, tuple[float, ServedModelFacts, int | None]] = {}
+        self._log = ComparisonLog(config.folder)
+        self.counts = ShadowCounts()
 
-    def take(self, copy: Copy) -> None:
-        """Remember a copy, if there is a place for it. Does not wait."""
-        if len(self._waiting) >= self._config.waiting:
+    def enqueue(self, copy: RequestCopy) -> None:
+        """Queue a copy unless the queue is full. Does not wait."""
+        if len(self._queue) >= self._config.waiting:
             self.counts.copies += 1
-            self.counts.leave(FULL_QUEUE)
+            self.counts.count_skipped(FULL_QUEUE)
             return
         try:
             question = question_of(copy, self._config.frontend)
         except NotUnderstoodError as error:
             self.counts.copies += 1
-            self.counts.leave(str(error))
+            self.counts.count_skipped(str(error))
             return
         except Exception as error:
             self.counts.copies += 1
-            self._mistaken(error)
+            self._record_internal_error(error)
             return
         if question is None:
             return
         self.counts.copies += 1
         if question.model not in self._config.models:
-            self.counts.leave(UNKNOWN)
+            self.counts.count_skipped(UNKNOWN_MODEL)
             return
-        self._waiting.append(_Waiting(question, self._clock()))
-        self._some.set()
+        self._queue.append(_QueuedQuestion(question, self._clock()))
+        self._has_questions.set()
 
     async def run(self) -> None:
-        """Ask, until it is cancelled."""
+        """Process the queue until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._config.in_flight):
                 group.create_task(self._work())
 
     async def _work(self) -> None:
         while True:
-            while not self._waiting:
-                self._some.clear()
-                await self._some.wait()
-            waiting = self._waiting.popleft()
+            while not self._queue:
+                self._has_questions.clear()
+                await self._has_questions.wait()
+            queued = self._queue.popleft()
             try:
-                await self._one(waiting)
+                await self._compare(queued)
             except NotUnderstoodError as error:
-                self.counts.leave(str(error))
+                self.counts.count_skipped(str(error))
             except TritonctlError as error:
-                self.counts.leave(NOT_ANSWERED)
+                self.counts.count_skipped(NOT_ANSWERED)
                 _LOG.info("%s", type(error).__name__)
             except OSError as error:
-                self.counts.leave(NOT_WRITTEN)
+                self.counts.count_skipped(NOT_WRITTEN)
                 _LOG.warning("%s cannot be written: %s", self._config.folder, error.strerror)
             except Exception as error:
-                self._mistaken(error)
+                self._record_internal_error(error)
 
-    def _mistaken(self, error: Exception) -> None:
-        """Of one question. Its error may quote what a user has written: the log says where only."""
-        self.counts.leave(MISTAKE)
-        places = "".join(traceback.format_tb(error.__traceback__))
-        _LOG.error("a question failed: %s\n%s", type(error).__name__, places)
+    def _record_internal_error(self, error: Exception) -> None:
+        """Log where a question failed; its message may quote a user's text, so omit it."""
+        self.counts.count_skipped(INTERNAL_ERROR)
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        _LOG.error("a question failed: %s\n%s", type(error).__name__, stack)
 
-    async def _one(self, waiting: _Waiting) -> None:
-        model = waiting.question.model
+    async def _compare(self, queued: _QueuedQuestion) -> None:
+        model = queued.question.model
         facts, slots = await self._facts(model)
-        seed = self._draw.randrange(_SEEDS)
-        request = prepared(waiting.question.request(facts), facts, seed)
-        while reason := await self._lacking(slots):
-            if self._clock() - waiting.since > self._config.patience_seconds:
-                self.counts.leave(f"{TOO_OLD}: {reason}")
+        seed = self._random.randrange(_SEEDS)
+        request = shadow_request(queued.question.request(facts), facts, seed)
+        while reason := await self._missing_capacity(slots):
+            if self._clock() - queued.queued_at > self._config.patience_seconds:
+                self.counts.count_skipped(f"{NO_CAPACITY}: {reason}")
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
-        # In any order, so that whatever the first of three meets, each is as likely to be it.
+            await asyncio.sleep(_PROBE_SECONDS)
+        # Random order, so that an effect on the first of three requests hits each equally often.
         order = ["first", "second", "candidate"]
-        self._draw.shuffle(order)
-        given: dict[str, Timed] = {}
+        self._random.shuffle(order)
+        answers: dict[str, TimedAnswer] = {}
         for name in order:
-            given[name] = await self._ask(name == "candidate", request, facts)
-        first, second, candidate = given["first"], given["second"], given["candidate"]
-        found = Found(
+            answers[name] = await self._ask(name == "candidate", request, facts)
+        first, second, candidate = answers["first"], answers["second"], answers["candidate"]
+        record = ComparisonRecord(
             time.time(),
             model,
-            facts.served.task.name,
-            measured(
-                first.answer, second.answer, candidate.answer, times_of(first, second, candidate)
+            facts.task.task.name,
+            measure_answers(
+                first.answer,
+                second.answer,
+                candidate.answer,
+                answer_times(first, second, candidate),
             ),
         )
-        # The figures last: whoever reads them finds what belongs to them.
+        # The record last: a reader then finds the prompt that belongs to it.
         if self._config.keep_prompts:
-            self._lines.keep(_kept(found, request, facts, given))
+            self._log.add_prompt(_prompt_line(record, request, facts, answers))
         self.counts.compared += 1
-        self._lines.add(found)
+        self._log.add(record)
 
-    async def _lacking(self, slots: int | None) -> str:
-        """Why one of the servers has no room."""
-        for name, room in zip(("stable", "candidate"), self._rooms, strict=True):
-            if reason := await room.lacking(slots):
+    async def _missing_capacity(self, slots: int | None) -> str:
+        """Why a server has no capacity, or ""."""
+        for name, probe in zip(("stable", "candidate"), self._probes, strict=True):
+            if reason := await probe.missing_capacity(slots):
                 return f"{name}: {reason}"
         return ""
 
-    async def _ask(self, candidate: bool, request: Any, facts: Facts) -> Timed:
+    async def _ask(self, candidate: bool, request: Any, facts: ServedModelFacts) -> TimedAnswer:
         version = self._candidate if candidate else self._stable
         try:
             return await version.answer(request, facts)
         except TritonctlError as error:
-            self._rooms[candidate].refused()
+            self._probes[candidate].record_refusal()
             if isinstance(error, ServerBusyError):
                 raise NotUnderstoodError("a server was full") from error
             raise
 
-    async def _facts(self, model: str) -> tuple[Facts, int | None]:
-        since, facts, slots = self._known.get(model, (float("-inf"), None, None))
+    async def _facts(self, model: str) -> tuple[ServedModelFacts, int | None]:
+        since, facts, slots = self._facts_cache.get(model, (float("-inf"), None, None))
         now = self._clock()
         if facts is None or now - since > _FACTS_SECONDS:
-            facts = await self._stable.facts(model)
+            facts = await self._stable.model_facts(model)
             slots = slots_of((await self._stable.configurations(model)).values())
-            self._known[model] = now, facts, slots
+            self._facts_cache[model] = now, facts, slots
         return facts, slots
 
 
-def _kept(found: Found, request: Any, facts: Facts, given: Mapping[str, Timed]) -> dict[str, Any]:
-    answers = {name: told(timed.answer) for name, timed in given.items()}
-    return {"at": round(found.at, 3), **recorded(request, facts), "answers": answers}
+def _prompt_line(
+    record: ComparisonRecord,
+    request: Any,
+    facts: ServedModelFacts,
+    answers_by_name: Mapping[str, TimedAnswer],
+) -> dict[str, Any]:
+    answers = {name: answer_text(timed.answer) for name, timed in answers_by_name.items()}
+    return {"at": round(record.at, 3), **prompt_record(request, facts), "answers": answers}

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.files import ExampleFile
 
 SOURCES = Path(__file__).parent / "repository"
 _FLOAT = 1
 
 
-def repository() -> dict[str, str | File]:
+def repository() -> dict[str, str | ExampleFile]:
     """Every file by its path; model.py and graphs lie in version 1."""
-    files: dict[str, str | File] = {}
+    files: dict[str, str | ExampleFile] = {}
     for folder in sorted(SOURCES.iterdir()):
         files[f"{folder.name}/config.pbtxt"] = (folder / "config.pbtxt").read_text("utf-8")
         code = folder / "model.py"
@@ -23,7 +23,7 @@ def repository() -> dict[str, str | File]:
             files[f"{folder.name}/1/.gitkeep"] = ""
     for name, graph in GRAPHS.items():
         del files[f"{name}/1/.gitkeep"]
-        files[f"{name}/1/model.onnx"] = File(graph)
+        files[f"{name}/1/model.onnx"] = ExampleFile(graph)
     files["resnet/labels.txt"] = "".join(f"label {number}\n" for number in range(1000))
     return files
 

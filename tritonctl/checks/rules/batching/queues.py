@@ -19,54 +19,58 @@ Path = tuple[str | int, ...]
 _REJECT, _DELAY = 0, 1
 
 
-class _Policy(NamedTuple):
-    """A queue policy that the configuration writes down."""
+class _QueuePolicy(NamedTuple):
+    """A queue policy that the configuration contains."""
 
     config: ConfigMessage
     message: Any
     path: Path
 
-    def gives(self, name: str) -> bool:
-        """Whether it names a field."""
-        return (*self.path, name) in self.config.names
+    def has_field(self, name: str) -> bool:
+        """Whether the policy sets a field."""
+        return (*self.path, name) in self.config.name_spans
 
     @property
-    def whole(self) -> bool:
-        """Whether it says what is to happen after a timeout, and when."""
-        timed = self.message.allow_timeout_override or self.gives("timeout_action")
+    def is_complete(self) -> bool:
+        """Whether the policy sets a timeout if it sets a timeout action."""
+        timed = self.message.allow_timeout_override or self.has_field("timeout_action")
         return not timed or self.message.default_timeout_microseconds > 0
 
 
-def _policies(config: ConfigMessage) -> Iterator[_Policy]:
+def _policies(config: ConfigMessage) -> Iterator[_QueuePolicy]:
     if not config.message.HasField("dynamic_batching"):
         return
     batching = config.message.dynamic_batching
     if batching.HasField("default_queue_policy"):
         path: Path = ("dynamic_batching", "default_queue_policy")
-        yield _Policy(config, batching.default_queue_policy, path)
+        yield _QueuePolicy(config, batching.default_queue_policy, path)
     for level in sorted(batching.priority_queue_policy) if batching.priority_levels else ():
         path = ("dynamic_batching", "priority_queue_policy", level)
-        yield _Policy(config, batching.priority_queue_policy[level], path)
+        yield _QueuePolicy(config, batching.priority_queue_policy[level], path)
 
 
 @advice(
     "TC511 priorities-starve",
     summary="priority levels of which the lowest has no timeout",
-    why="Triton takes a request of a lower level only while none of a higher one waits: under "
-    "load it never gets a turn, and its client hangs.",
+    reason="Triton runs a request of a lower level only while no request of a higher level waits. "
+    "Under load it never runs, and its client hangs.",
 )
-def starving(config: ConfigMessage) -> Iterator[Hit]:
+def starving_priorities(config: ConfigMessage) -> Iterator[Hit]:
     levels = config.message.dynamic_batching.priority_levels
     if levels <= 1:
         return
     batching = config.message.dynamic_batching
-    own = levels in batching.priority_queue_policy
-    policy = batching.priority_queue_policy[levels] if own else batching.default_queue_policy
+    has_own_policy = levels in batching.priority_queue_policy
+    policy = (
+        batching.priority_queue_policy[levels] if has_own_policy else batching.default_queue_policy
+    )
     # TC513 reports a policy about timeouts that sets none.
-    if policy.default_timeout_microseconds or not all(one.whole for one in _policies(config)):
+    if policy.default_timeout_microseconds or not all(
+        queue_policy.is_complete for queue_policy in _policies(config)
+    ):
         return
     yield Hit(
-        f"requests of priority {levels} wait for as long as there are others",
+        f"requests of priority {levels} wait as long as requests of higher priority arrive",
         "set default_timeout_microseconds in default_queue_policy, or in priority_queue_policy for "
         "the lower levels",
         config.span("dynamic_batching", "priority_levels"),
@@ -76,7 +80,7 @@ def starving(config: ConfigMessage) -> Iterator[Hit]:
 @warning(
     "TC512 priorities-unused",
     summary="settings of priorities without `priority_levels`",
-    why="Triton has one queue then and ignores them.",
+    reason="Without priority_levels Triton has one queue and ignores them.",
 )
 def unused_priorities(config: ConfigMessage) -> Iterator[Hit]:
     if config.message.dynamic_batching.priority_levels:
@@ -94,13 +98,13 @@ def unused_priorities(config: ConfigMessage) -> Iterator[Hit]:
 @warning(
     "TC513 timeout-never",
     summary="a queue policy about timeouts without a default timeout",
-    why="A request's own timeout counts only where it is shorter than the default, and 0 means "
-    "no timeout at all: requests wait indefinitely.",
+    reason="A request can only shorten the default timeout, and a default of 0 means no timeout: "
+    "requests wait indefinitely.",
     answers=("server#5783", "server#7512"),
 )
 def no_timeout(config: ConfigMessage) -> Iterator[Hit]:
     for policy in _policies(config):
-        if policy.whole:
+        if policy.is_complete:
             continue
         name = "timeout_action"
         if policy.message.allow_timeout_override:
@@ -116,17 +120,18 @@ def no_timeout(config: ConfigMessage) -> Iterator[Hit]:
 @advice(
     "TC514 late-requests-last",
     summary="a queue policy that delays requests whose time is up",
-    why="Under load there is always another request, so a late one is neither served nor refused.",
+    reason="Under load another request always waits, so a late request is neither served nor "
+    "refused.",
 )
-def put_last(config: ConfigMessage) -> Iterator[Hit]:
+def delayed_late_requests(config: ConfigMessage) -> Iterator[Hit]:
     for policy in _policies(config):
         timed = policy.message.default_timeout_microseconds > 0
-        # Triton refuses both together: another rule's finding.
+        # Triton refuses both together; TC173 reports that.
         ordered = policy.config.message.dynamic_batching.preserve_ordering
         if timed and not ordered and policy.message.timeout_action == _DELAY:
             yield Hit(
-                "a request that has waited too long is served only when no other waits, possibly "
-                "never",
+                "a request that has waited too long runs only when no other request waits, "
+                "possibly never",
                 "use timeout_action: REJECT, so that its client can retry elsewhere",
                 policy.config.span(*policy.path, "timeout_action"),
             )
@@ -135,15 +140,17 @@ def put_last(config: ConfigMessage) -> Iterator[Hit]:
 @advice(
     "TC515 queue-without-bound",
     summary="a queue policy with `max_queue_size: 0`",
-    why="Under overload such a queue grows until memory is full, and every answer comes too late.",
+    reason="Under overload such a queue grows until memory is full, and every response is late.",
     answers=("server#4753", "server#980"),
 )
-def endless(config: ConfigMessage) -> Iterator[Hit]:
+def unbounded_queue(config: ConfigMessage) -> Iterator[Hit]:
     for policy in _policies(config):
-        if policy.gives("max_queue_size") and policy.message.max_queue_size == 0:
+        if policy.has_field("max_queue_size") and policy.message.max_queue_size == 0:
             yield Hit(
                 "max_queue_size: 0 means that the queue has no bound",
-                "set it to what can be answered in time; Triton rejects the rest at once",
+                "set it to the number of requests that can be answered in time; Triton then "
+                "rejects "
+                "further ones at once",
                 policy.config.span(*policy.path, "max_queue_size"),
             )
 
@@ -151,7 +158,7 @@ def endless(config: ConfigMessage) -> Iterator[Hit]:
 @error(
     "TC516 rejected-while-waiting",
     summary="a timeout that is no longer than the queue delay",
-    why="A request that finds no full batch is rejected before its delay is over, even on an idle "
+    reason="A request outside a full batch is rejected before its delay is over, even on an idle "
     "server.",
     shows="traffic",
 )

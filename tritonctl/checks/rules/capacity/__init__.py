@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC8xx: whether memory is enough for all models together, and requests fit into messages."""
+"""TC8xx: total memory of all models, and the size of requests."""
 
 from tritonctl.checks.rules.capacity import gpu_memory, requests, shared_memory
 

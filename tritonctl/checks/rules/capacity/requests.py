@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC82x: whether a request fits into a message.
+"""TC82x: requests and responses that exceed the message size limits.
 
 Sources: https://github.com/triton-inference-server/server/pull/8174 (`--http-max-input-size`) and
-https://protobuf.dev/programming-guides/proto-limits/ (2 GiB, of which gRPC's messages are made).
+https://protobuf.dev/programming-guides/proto-limits/ (2 GiB, also the limit of gRPC messages).
 """
 
 from __future__ import annotations
@@ -11,94 +11,99 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
+from tritonctl.checks.analysis.declared import DeclaredTensor, has_batch_dimension, inputs, outputs
 from tritonctl.checks.analysis.stub_memory import tensor_bytes
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, warning
+from tritonctl.checks.source_span import Span
 from tritonctl.host.units import human_bytes
 
 _HTTP_BYTES = 1 << 26
 _GRPC_BYTES = (1 << 31) - 1
-# The option came between 25.06 and this release, 25.08.
-_LIMITED_SINCE = Version("2.60.0")
+# The option was added after 25.06; this is release 25.08.
+_FIRST_LIMITED_VERSION = Version("2.60.0")
 
 
-def _bytes(tensor: Tensor) -> int:
-    """At least: dimensions that vary count as 1, a text as its length alone."""
-    return tensor_bytes(tensor.dtype, tensor.dims or (), longest=1, string_bytes=4)
+def _min_tensor_bytes(tensor: DeclaredTensor) -> int:
+    """Return the minimum size: variable dimensions count as 1, a string as its length field."""
+    return tensor_bytes(tensor.dtype, tensor.dims or (), variable_size=1, string_bytes=4)
 
 
 @warning(
     "TC820 too-large-for-http",
-    summary="a model whose smallest request is over the HTTP endpoint's limit",
-    why="Triton refuses HTTP requests over 64 MiB unless it is started with --http-max-input-size.",
+    summary="a model whose smallest request exceeds the HTTP endpoint's limit",
+    reason="Triton refuses HTTP requests over 64 MiB unless it is started with "
+    "--http-max-input-size.",
 )
 def over_http(model: Model, repository: Repository) -> Iterator[Hit]:
     version = repository.target.version
-    if not inputs(model) or version is None or Version(version) < _LIMITED_SINCE:
+    if not inputs(model) or version is None or Version(version) < _FIRST_LIMITED_VERSION:
         return
-    needed = [tensor for tensor in inputs(model) if not tensor.optional]
-    size = sum(_bytes(tensor) for tensor in needed)
+    required = [tensor for tensor in inputs(model) if not tensor.optional]
+    size = sum(_min_tensor_bytes(tensor) for tensor in required)
     if _HTTP_BYTES < size <= _GRPC_BYTES:
-        # The next power of two: the JSON around the tensors needs some room.
+        # The next power of two leaves room for the JSON around the tensors.
         larger = 1 << (size + (1 << 16)).bit_length()
         yield Hit(
-            f"one request takes {_sum(needed, size)}: HTTP requests over "
+            f"one request takes {_size_text(required, size)}: HTTP requests over "
             f"{human_bytes(_HTTP_BYTES)} are refused",
             f"start the server with --http-max-input-size={larger}, or use gRPC",
-            _dims(model, needed),
+            _largest_dims_span(model, required),
         )
 
 
-def _sum(tensors: list[Tensor], size: int) -> str:
-    listed = [f"{one.name} {human_bytes(_bytes(one))}" for one in sorted(tensors, key=_bytes)[::-1]]
+def _size_text(tensors: list[DeclaredTensor], size: int) -> str:
+    listed = [
+        f"{tensor.name} {human_bytes(_min_tensor_bytes(tensor))}"
+        for tensor in sorted(tensors, key=_min_tensor_bytes)[::-1]
+    ]
     return human_bytes(size) + (f" ({', '.join(listed[:3])})" if len(listed) > 1 else "")
 
 
-def _dims(model: Model, tensors: list[Tensor]) -> Span:
-    """Where the largest of them says how large it is."""
-    largest = max(tensors, key=_bytes)
+def _largest_dims_span(model: Model, tensors: list[DeclaredTensor]) -> Span:
+    """Return the span of the largest tensor's dims."""
+    largest = max(tensors, key=_min_tensor_bytes)
     return model.config.span(*largest.path, "dims")
 
 
 @warning(
     "TC821 too-large-for-grpc",
     summary="a model whose smallest request or answer is over 2 GiB",
-    why="protobuf, of which gRPC's messages are made, ends there; over HTTP Triton refuses far "
-    "smaller ones.",
+    reason="gRPC messages are protobuf messages, which are limited to 2 GiB. Over HTTP Triton "
+    "refuses far smaller requests.",
 )
 def over_grpc(model: Model) -> Iterator[Hit]:
     if not inputs(model):
         return
-    needed = [tensor for tensor in inputs(model) if not tensor.optional]
-    for what, tensors in (("request", needed), ("answer", list(outputs(model)))):
-        size = sum(_bytes(tensor) for tensor in tensors)
+    required = [tensor for tensor in inputs(model) if not tensor.optional]
+    for kind, tensors in (("request", required), ("answer", list(outputs(model)))):
+        size = sum(_min_tensor_bytes(tensor) for tensor in tensors)
         if size > _GRPC_BYTES:
             yield Hit(
-                f"one {what} takes {_sum(tensors, size)}: gRPC messages end at 2 GiB",
-                "let clients use shared memory, or divide the tensor",
-                _dims(model, tensors),
+                f"one {kind} takes {_size_text(tensors, size)}: gRPC messages are limited to 2 GiB",
+                "let clients use shared memory, or split the tensor",
+                _largest_dims_span(model, tensors),
             )
 
 
 @advice(
     "TC822 batch-too-large",
-    summary="a max_batch_size that no request can have",
-    why="Triton would take a request of that many, and no message carries it.",
+    summary="a max_batch_size that no request can reach",
+    reason="Triton accepts a request of that size, but no gRPC message can hold it.",
 )
 def full_batch(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if not inputs(model) or not batches(model) or any(over_grpc(model)):
+    if not inputs(model) or not has_batch_dimension(model) or any(over_grpc(model)):
         return
-    most = config.message.max_batch_size
-    needed = [tensor for tensor in inputs(model) if not tensor.optional]
-    size = sum(_bytes(tensor) for tensor in needed)
-    if size * most > _GRPC_BYTES:
+    max_batch_size = config.message.max_batch_size
+    required = [tensor for tensor in inputs(model) if not tensor.optional]
+    size = sum(_min_tensor_bytes(tensor) for tensor in required)
+    if size * max_batch_size > _GRPC_BYTES:
         yield Hit(
-            f"a request of {most} takes {most} × {human_bytes(size)} = {human_bytes(size * most)}: "
-            f"gRPC messages end at 2 GiB, with {_GRPC_BYTES // size} of them",
-            "lower max_batch_size, or let clients send less at once and Triton make the batches",
+            f"a request of {max_batch_size} takes {max_batch_size} × {human_bytes(size)} = "
+            f"{human_bytes(size * max_batch_size)}: "
+            f"gRPC messages are limited to 2 GiB, {_GRPC_BYTES // size} of them",
+            "lower max_batch_size, or let clients send smaller requests and Triton batch them",
             config.span("max_batch_size"),
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC80x: whether /dev/shm holds what Python models exchange with the server.
+"""TC80x: the size of /dev/shm for the exchange between Python models and the server.
 
 Source: https://github.com/triton-inference-server/python_backend#managing-shared-memory
 """
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
-from tritonctl.checks.analysis.placement import count_span, instances, some
+from tritonctl.checks.analysis.declared import DeclaredTensor, inputs, outputs
+from tritonctl.checks.analysis.placement import count_span, instance_count, join_some
 from tritonctl.checks.analysis.stub_memory import (
     MIB,
     REGION_BYTES,
-    least_region_bytes,
+    min_region_bytes,
     tensor_bytes,
 )
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.checks.repository import CheckTarget, Model, Repository
 from tritonctl.checks.rule import error, warning
 from tritonctl.host.units import human_bytes
 
@@ -32,12 +32,12 @@ _SETTINGS = (
 )
 
 
-class _Share(NamedTuple):
-    """Of a model: so many stubs, with a region each."""
+class _StubMemory(NamedTuple):
+    """The shared memory of a model's stubs."""
 
     model: Model
     stubs: int
-    region: int
+    region: int  # bytes per stub
 
     @property
     def total(self) -> int:
@@ -50,88 +50,91 @@ class _Share(NamedTuple):
 @error(
     "TC802 no-room-for-stubs",
     summary="more instances of Python models than /dev/shm has room for",
-    why="Each takes a region of 1 MiB when it is loaded, unless --backend-config=python,"
-    "shm-default-byte-size says otherwise: tritonserver 2.51 does not load the model, "
-    "and may never say so.",
+    reason="Each instance takes a region of 1 MiB when it is loaded, unless "
+    "--backend-config=python,shm-default-byte-size says otherwise. tritonserver 2.51 does not load "
+    "the model and may never report it.",
     shows="elsewhere",
     answers=("server#4869", "server#5869"),
 )
-def no_room(repository: Repository) -> Iterator[Hit]:
+def no_room_for_stubs(repository: Repository) -> Iterator[Hit]:
     available = repository.target.shared_memory_bytes
-    shares = _shares(repository)
+    shares = _stub_memory_by_model(repository)
     stubs = sum(share.stubs for share in shares)
     if available is None or stubs * REGION_BYTES <= available:
         return
-    most = max(shares, key=lambda share: share.stubs)
-    listed = some(f"{one.model.name} {one.stubs}" for one in sorted(shares, key=lambda s: -s.stubs))
+    largest = max(shares, key=lambda share: share.stubs)
+    listed = join_some(
+        f"{stub_share.model.name} {stub_share.stubs}"
+        for stub_share in sorted(shares, key=lambda s: -s.stubs)
+    )
     yield Hit(
         f"{stubs} instances of Python models take {human_bytes(REGION_BYTES)} of shared memory "
         f"each, /dev/shm has {human_bytes(available)}: {listed}",
-        f"start the container with --shm-size={_rounded(stubs * REGION_BYTES)} or more, or "
+        f"start the container with --shm-size={_docker_size(stubs * REGION_BYTES)} or more, or "
         "make fewer instances",
-        count_span(most.model, repository.target),
-        model=most.model,
+        count_span(largest.model, repository.target),
+        model=largest.model,
     )
 
 
 @warning(
     "TC800 shared-memory-too-small",
     summary="less shared memory than Python models need",
-    why="Regions grow as they are used: the models load, and large batches are answered with "
-    "`Failed to increase the shared memory pool size`; older releases are killed by SIGBUS. "
-    "Docker gives 64 MB by default.",
+    reason="Regions grow with use. The models load, and large batches fail with `Failed to "
+    "increase "
+    "the shared memory pool size`; older releases die of SIGBUS. Docker's default is 64 MB.",
     answers=("server#5681", "server#6195", "server#4869", "server#6156", "server#4675"),
 )
-def too_little(repository: Repository) -> Iterator[Hit]:
+def too_little_memory(repository: Repository) -> Iterator[Hit]:
     available = repository.target.shared_memory_bytes
-    shares = _shares(repository)
-    needed = sum(share.total for share in shares)
-    if available is None or needed <= available or any(no_room(repository)):
+    shares = _stub_memory_by_model(repository)
+    required_bytes = sum(share.total for share in shares)
+    if available is None or required_bytes <= available or any(no_room_for_stubs(repository)):
         return
     largest = max(shares, key=lambda share: share.total)
-    listed = some(str(share) for share in sorted(shares, key=lambda one: -one.total))
+    listed = join_some(str(share) for share in sorted(shares, key=lambda item: -item.total))
     yield Hit(
-        f"the stubs of Python models need {human_bytes(needed)} of shared memory with full "
+        f"the stubs of Python models need {human_bytes(required_bytes)} of shared memory with full "
         f"batches, /dev/shm has {human_bytes(available)}: {listed}",
-        f"start the container with --shm-size={_rounded(needed)} or more, or lower "
+        f"start the container with --shm-size={_docker_size(required_bytes)} or more, or lower "
         "max_batch_size or the number of instances",
         count_span(largest.model, repository.target),
         model=largest.model,
     )
 
 
-def _shares(repository: Repository) -> list[_Share]:
+def _stub_memory_by_model(repository: Repository) -> list[_StubMemory]:
     if repository.target.shared_memory_bytes is None:
         return []
-    shares = (_share(model, repository.target) for model in repository.models.values())
+    shares = (_stub_memory(model, repository.target) for model in repository.models.values())
     return [share for share in shares if share]
 
 
-def _rounded(size: int) -> str:
-    """Twice as much, so that other things fit, too, as docker takes it."""
+def _docker_size(size: int) -> str:
+    """Return double the size, to leave room for other uses, in docker's notation."""
     return f"{-(-2 * size // (64 * MIB)) * 64}m"
 
 
-def _share(model: Model, target: Target) -> _Share | None:
-    """The least that a model's stubs take when busy: dimensions that vary count as 1."""
+def _stub_memory(model: Model, target: CheckTarget) -> _StubMemory | None:
+    """Return the minimum memory of a model's busy stubs: variable dimensions count as 1."""
     if model.backend != "python":
         return None
-    stubs = instances(model, target)
+    stubs = instance_count(model, target)
     if stubs is None:
         stubs = max(len(model.config.message.instance_group), 1)
-    tensors = [_bytes(tensor) for tensor in (*inputs(model), *outputs(model))]
-    places = max(model.config.message.max_batch_size, 1)
-    return _Share(model, stubs, least_region_bytes(tensors, places))
+    tensors = [_min_tensor_bytes(tensor) for tensor in (*inputs(model), *outputs(model))]
+    batch_size = max(model.config.message.max_batch_size, 1)
+    return _StubMemory(model, stubs, min_region_bytes(tensors, batch_size))
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor_bytes(tensor.dtype, tensor.dims or (), longest=1, string_bytes=1)
+def _min_tensor_bytes(tensor: DeclaredTensor) -> int:
+    return tensor_bytes(tensor.dtype, tensor.dims or (), variable_size=1, string_bytes=1)
 
 
 @warning(
     "TC801 backend-setting-ignored",
     summary="a setting of the Python backend among a model's parameters",
-    why="It belongs on the server's command line; here Triton takes it for a parameter of the "
+    reason="It belongs on the server's command line. Here Triton treats it as a parameter of the "
     "model.",
     answers=("server#6156",),
 )
@@ -141,7 +144,7 @@ def setting_ignored(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             value = config.message.parameters[key].string_value or "VALUE"
             yield Hit(
                 f"{key} is not a parameter of a model: it is ignored here",
-                f"give it to the server, for all Python models: "
+                f"pass it to the server, for all Python models: "
                 f"--backend-config=python,{key}={value}",
                 config.name_span("parameters", key),
             )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TC17x: schedulers and caches that Triton refuses as they are configured.
 
-What works, but not as meant, is TC5xx.
+TC5xx covers settings that work, but not as intended.
 Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/response_cache.md
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md
@@ -20,7 +20,7 @@ from tritonctl.checks.rule import error
 _BATCH_INPUT_TYPES = ("TYPE_INT32", "TYPE_FP32")
 
 
-@error("TC170 negative-batch", summary="a max_batch_size below 0")
+@error("TC170 negative-batch", summary="a max_batch_size below 0", needs_valid_config=True)
 def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
     if (size := config.message.max_batch_size) < 0:
         yield Hit(
@@ -30,7 +30,11 @@ def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
         )
 
 
-@error("TC171 preferred-size", summary="a preferred batch size below 1 or above max_batch_size")
+@error(
+    "TC171 preferred-size",
+    summary="a preferred batch size below 1 or above max_batch_size",
+    needs_valid_config=True,
+)
 def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
     largest = config.message.max_batch_size
     schedulers = {
@@ -52,7 +56,8 @@ def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
 @error(
     "TC172 priority-level",
     summary="a priority level outside of priority_levels",
-    why="Triton refuses the model. Levels count from 1, and the default has to be given.",
+    reason="Triton refuses the model. Levels count from 1, and the default is required.",
+    needs_valid_config=True,
 )
 def priority_level(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
     levels = batching.priority_levels
@@ -79,8 +84,9 @@ def priority_level(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
 @error(
     "TC173 ordered-priorities",
     summary="preserve_ordering with a queue that reorders",
-    why="Triton refuses the model: several priorities, or requests delayed after their "
+    reason="Triton refuses the model: several priorities, or requests delayed after their "
     "timeout, leave the order.",
+    needs_valid_config=True,
 )
 def ordered_priorities(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
     if not batching.preserve_ordering:
@@ -88,7 +94,7 @@ def ordered_priorities(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
     if batching.priority_levels > 1:
         yield Hit(
             f"preserve_ordering is set, and priority_levels {batching.priority_levels}",
-            "leave one of them out",
+            "remove one of them",
             config.span("dynamic_batching", "priority_levels"),
         )
     for path, policy in _policies(batching):
@@ -109,8 +115,9 @@ def _policies(batching: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 @error(
     "TC174 cache-excluded",
     summary="a response cache on a decoupled or stateful model",
-    why="Triton refuses the model: an answer that depends on more than the request, or comes "
-    "in parts, cannot be cached.",
+    reason="Triton refuses the model: a response that depends on more than the request, or has "
+    "several parts, cannot be cached.",
+    needs_valid_config=True,
 )
 def cache_excluded(config: ConfigMessage) -> Iterator[Hit]:
     if not config.message.response_cache.enable:
@@ -125,81 +132,84 @@ def cache_excluded(config: ConfigMessage) -> Iterator[Hit]:
 
 @error(
     "TC175 batch-input",
-    summary="a batch_input that Triton cannot make",
-    why="Triton refuses the model: it needs one source_input that is an input of the model, "
+    summary="a batch_input that Triton cannot create",
+    reason="Triton refuses the model: it needs one source_input that is an input of the model, "
     "and makes TYPE_INT32 or TYPE_FP32.",
+    needs_valid_config=True,
 )
 def batch_input(config: ConfigMessage) -> Iterator[Hit]:
-    for index, one in enumerate(config.message.batch_input):
+    for index, entry in enumerate(config.message.batch_input):
         path = ("batch_input", index)
-        called = f"batch_input {', '.join(one.target_name) or index + 1}"
-        yield from _unknown_kind(config, path, called, one)
-        type_ = type_name(one.data_type)
+        label = f"batch_input {', '.join(entry.target_name) or index + 1}"
+        yield from _unknown_kind(config, path, label, entry)
+        type_ = type_name(entry.data_type)
         if type_ not in _BATCH_INPUT_TYPES:
             yield Hit(
-                f"{called} has data_type {type_}",
+                f"{label} has data_type {type_}",
                 f"write {' or '.join(_BATCH_INPUT_TYPES)}",
                 config.span(*path, "data_type"),
             )
-        yield from _sources(config, path, called, one)
+        yield from _wrong_sources(config, path, label, entry)
 
 
 @error(
     "TC176 batch-output",
-    summary="a batch_output that Triton cannot cut up",
-    why="Triton refuses the model: it needs one source_input that is an input of the model, "
+    summary="a batch_output that Triton cannot split",
+    reason="Triton refuses the model: it needs one source_input that is an input of the model, "
     "and its targets are outputs of the model. Without a target tritonserver 2.51 crashes.",
+    needs_valid_config=True,
 )
 def batch_output(config: ConfigMessage) -> Iterator[Hit]:
-    for index, one in enumerate(config.message.batch_output):
+    for index, entry in enumerate(config.message.batch_output):
         path = ("batch_output", index)
-        called = f"batch_output {', '.join(one.target_name) or index + 1}"
-        yield from _unknown_kind(config, path, called, one)
-        yield from _sources(config, path, called, one)
-        if not one.target_name:
+        label = f"batch_output {', '.join(entry.target_name) or index + 1}"
+        yield from _unknown_kind(config, path, label, entry)
+        yield from _wrong_sources(config, path, label, entry)
+        if not entry.target_name:
             yield Hit(
-                f"{called} has no target_name",
-                "name the output that is to be cut up",
+                f"{label} has no target_name",
+                "name the output to split",
                 config.span(*path),
             )
-        known = {output.name for output in config.message.output}
-        for place, name in enumerate(one.target_name):
-            if name not in known or name in one.target_name[:place]:
-                wrong = "is not an output" if name not in known else "is named twice"
+        output_names = {output.name for output in config.message.output}
+        for target_index, name in enumerate(entry.target_name):
+            if name not in output_names or name in entry.target_name[:target_index]:
+                wrong = "is not an output" if name not in output_names else "is named twice"
                 yield Hit(
-                    f"{called}: {name} {wrong}",
-                    f"name each output at most once; they are {', '.join(sorted(known)) or 'none'}",
-                    config.span(*path, "target_name", place),
+                    f"{label}: {name} {wrong}",
+                    "name each output at most once; they are "
+                    f"{', '.join(sorted(output_names)) or 'none'}",
+                    config.span(*path, "target_name", target_index),
                 )
 
 
 def _unknown_kind(
-    config: ConfigMessage, path: tuple[str | int, ...], called: str, one: Any
+    config: ConfigMessage, path: tuple[str | int, ...], label: str, entry: Any
 ) -> Iterator[Hit]:
-    """A number that stands for no kind; protobuf takes any."""
-    kinds = type(one).Kind
-    if one.kind not in kinds.values():
+    """Report an unknown number of a kind; protobuf accepts any number."""
+    kinds = type(entry).Kind
+    if entry.kind not in kinds.values():
         yield Hit(
-            f"{called} has an unknown kind: {one.kind}",
+            f"{label} has an unknown kind: {entry.kind}",
             f"expected one of {', '.join(kinds.keys())}",
             config.span(*path, "kind"),
         )
 
 
-def _sources(
-    config: ConfigMessage, path: tuple[str | int, ...], called: str, one: Any
+def _wrong_sources(
+    config: ConfigMessage, path: tuple[str | int, ...], label: str, entry: Any
 ) -> Iterator[Hit]:
-    known = {tensor.name for tensor in config.message.input}
-    if len(one.source_input) != 1:
+    input_names = {tensor.name for tensor in config.message.input}
+    if len(entry.source_input) != 1:
         yield Hit(
-            f"{called} has {len(one.source_input)} entries of source_input",
+            f"{label} has {len(entry.source_input)} entries of source_input",
             "name one input",
             config.span(*path, "source_input"),
         )
         return
-    if one.source_input[0] not in known:
+    if entry.source_input[0] not in input_names:
         yield Hit(
-            f"{called}: its source_input {one.source_input[0]} is not an input of the model",
-            f"name one of {', '.join(sorted(known)) or 'its inputs'}",
+            f"{label}: its source_input {entry.source_input[0]} is not an input of the model",
+            f"name one of {', '.join(sorted(input_names)) or 'its inputs'}",
             config.span(*path, "source_input", 0),
         )

@@ -12,36 +12,37 @@ import re
 from collections.abc import Iterator
 
 from tritonctl.checks.config.backends import (
-    KNOWN,
+    BACKEND_BY_FILE,
+    KNOWN_BACKENDS,
     PLATFORMS,
     SHELL_IN_PATHS,
-    TELLING_FILES,
-    backend_of_files,
+    infer_backend,
 )
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error, warning
-from tritonctl.checks.rules.layout.folders import config_inside, misspelt
+from tritonctl.checks.rules.layout.folders import config_inside, misspelt_name
 from tritonctl.errors import suggest
 
-# Above it, a name is more likely a slip of the pen than a backend of one's own.
-_LIKE = 0.75
+# Above this similarity, a name is more likely a misspelling than a custom backend.
+_MIN_SIMILARITY = 0.75
 _LABEL = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 _STEPS = "ensemble_scheduling"
 _ENSEMBLE = "ensemble"
-_OF_BACKEND = {platform for platforms in PLATFORMS.values() for platform in platforms}
-# These are libraries, and have no model.py that could stand in for them.
-_COMPILED = ("python", "onnxruntime", "openvino", "tensorrt", "tensorflow")
+_BACKEND_PLATFORMS = {platform for platforms in PLATFORMS.values() for platform in platforms}
+# These backends are libraries and have no model.py.
+_COMPILED_BACKENDS = ("python", "onnxruntime", "openvino", "tensorrt", "tensorflow")
 _LIBRARY = re.compile(r"\.(so|dll|dylib)\b")
-_FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
+_COMPLETING_BACKENDS = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
 
 
 @error(
     "TC150 no-backend",
     summary="a model whose backend is unknown",
-    why="Triton refuses the model: it does not know which backend loads it. It guesses only from a "
-    "file such as model.onnx or model.py.",
+    reason="Triton refuses the model: it cannot infer the backend, except from a file such as "
+    "model.onnx or model.py.",
+    needs_valid_config=True,
 )
 def no_backend(model: Model) -> Iterator[Hit]:
     message = model.config.message
@@ -49,19 +50,24 @@ def no_backend(model: Model) -> Iterator[Hit]:
         return
     if message.platform or message.HasField(_STEPS):
         return
-    named = message.default_model_filename
+    configured_name = message.default_model_filename
     # A model called m.custom is served by the backend custom.
-    if message.backend or ("." in model.name and not named):
+    if message.backend or ("." in model.name and not configured_name):
         return
-    if backend_of_files(message, model.first_folder):
+    if infer_backend(message, model.list_first_folder):
         return
-    unread, inside = misspelt(model), None if model.file else config_inside(model)
+    unread, inside = misspelt_name(model), None if model.file else config_inside(model)
     yield Hit(
         f"{model.name} names no backend, and "
-        + (f"{named} does not show it" if named else "no file such as model.py shows it")
-        + (f"; {unread} is not read, for it is not called config.pbtxt" if unread else "")
-        + (f"; {inside} is not read, for it lies in a version's folder" if inside else ""),
-        f"move it next to the version folders: mv {model.shown}/{inside} {model.shown}/"
+        + (
+            f"{configured_name} does not show it"
+            if configured_name
+            else "no file such as model.py shows it"
+        )
+        + (f"; Triton does not read {unread}: its name is not config.pbtxt" if unread else "")
+        + (f"; Triton does not read {inside}: it is in a version folder" if inside else ""),
+        f"move it next to the version folders: mv {model.display_path}/{inside} "
+        f"{model.display_path}/"
         if inside
         else 'name it in config.pbtxt: backend: "python"',
         model.config.span(),
@@ -71,16 +77,18 @@ def no_backend(model: Model) -> Iterator[Hit]:
 @error(
     "TC151 unknown-platform",
     summary="an unknown platform",
-    why="Triton refuses the model: a platform without a backend has to be one that Triton knows.",
+    reason="Triton refuses the model: without a backend, the platform must be one that Triton "
+    "knows.",
+    needs_valid_config=True,
 )
 def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     platform = config.message.platform
     if not platform or model.backend:
         return
-    known = [name for names in PLATFORMS.values() for name in names]
-    close = suggest(platform, known)
-    fix = f"did you mean {close}?" if close else f"it is one of {', '.join(sorted(known))}"
-    if platform in KNOWN:
+    platforms = [name for names in PLATFORMS.values() for name in names]
+    close = suggest(platform, platforms)
+    fix = f"did you mean {close}?" if close else f"it is one of {', '.join(sorted(platforms))}"
+    if platform in KNOWN_BACKENDS:
         fix = f'it is a backend: write backend: "{platform}"'
     yield Hit(f"unknown platform: {platform}", fix, config.span("platform"))
 
@@ -88,48 +96,56 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC152 platform-against-backend",
     summary="a platform that belongs to another backend",
-    why="Triton refuses the model. One of the two is enough.",
+    reason="Triton refuses the model. One of the two is enough.",
+    needs_valid_config=True,
 )
 def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
     message = config.message
-    named, platform = message.default_model_filename, message.platform
-    of_file = TELLING_FILES.get(named) if platform not in _OF_BACKEND else None
-    backend = message.backend or of_file
-    wanted = PLATFORMS.get(backend or "")
-    # TC301 is about ensembles. Later servers have more platforms of PyTorch.
-    if not wanted or platform in ("", _ENSEMBLE, *wanted) or "torch" in platform:
+    configured_name, platform = message.default_model_filename, message.platform
+    file_backend = (
+        BACKEND_BY_FILE.get(configured_name) if platform not in _BACKEND_PLATFORMS else None
+    )
+    backend = message.backend or file_backend
+    expected_platforms = PLATFORMS.get(backend or "")
+    # TC301 covers ensembles. Later servers have more PyTorch platforms.
+    if (
+        not expected_platforms
+        or platform in ("", _ENSEMBLE, *expected_platforms)
+        or "torch" in platform
+    ):
         return
-    by = "" if message.backend else f" by default_model_filename {named}"
+    source = "" if message.backend else f" by default_model_filename {configured_name}"
     yield Hit(
-        f"the backend is {backend}{by}, and the platform {platform}",
-        f"write {' or '.join(wanted)}, or leave `platform` out",
+        f"the backend is {backend}{source}, and the platform {platform}",
+        f"write {' or '.join(expected_platforms)}, or leave `platform` out",
         config.span("platform"),
     )
 
 
 @error(
     "TC159 unusable-runtime",
-    summary="a runtime that is no library of the backend's folder",
-    why="Triton looks for the file in the folders of the version, the model and the backend, and "
-    "refuses the model where it is in none, or leaves the folder it is in.",
+    summary="a runtime that is not a library in the backend's folder",
+    reason="Triton looks for the file in the folders of the version, the model and the backend. It "
+    "refuses the model if the file is in none of them, or if the path leaves the folder.",
+    needs_valid_config=True,
 )
 def unusable_runtime(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     runtime, backend = config.message.runtime, config.message.backend
     if not runtime or model.backend == _ENSEMBLE:
         return
-    # What begins in the backend's folder; Triton compares paths as they are written out.
+    # Triton requires the normalised path to stay in the backend's folder.
     path = posixpath.normpath(posixpath.join("/backends", backend or "any", runtime.lstrip("/")))
-    folders = (model.entries, *map(model.files_of, model.versions))
+    folders = (model.entries, *map(model.version_files, model.versions))
     if runtime.startswith("/") or not path.startswith(f"/backends/{backend or 'any'}/"):
         wrong = "leaves the backend's folder"
-    elif runtime == "model.py" and model.backend in _COMPILED:
+    elif runtime == "model.py" and model.backend in _COMPILED_BACKENDS:
         wrong = f"is of backends in Python, and {model.backend} is a library"
     elif (
         runtime != "model.py"
         and not _LIBRARY.search(runtime)
         and not any(runtime in folder for folder in folders)
     ):
-        wrong = "is no library"
+        wrong = "is not a library"
     else:
         return
     yield Hit(
@@ -143,16 +159,17 @@ def unusable_runtime(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @warning(
     "TC153 unknown-backend",
     summary="a backend whose name looks misspelt",
-    why="Triton looks for libtriton_NAME.so in its folder of backends and refuses the model "
-    "where that is missing. A backend of your own may have this name.",
+    reason="Triton looks for libtriton_NAME.so in its folder of backends and refuses the model if "
+    "it is missing. A custom backend may have this name.",
     shows="elsewhere",
+    needs_valid_config=True,
 )
 def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     name = config.message.backend
-    if not name or name in KNOWN or config.message.runtime:
+    if not name or name in KNOWN_BACKENDS or config.message.runtime:
         return
-    close = suggest(name.lower(), KNOWN, likeness=_LIKE)
-    folders = (model.entries, *map(model.files_of, model.versions))
+    close = suggest(name.lower(), KNOWN_BACKENDS, cutoff=_MIN_SIMILARITY)
+    folders = (model.entries, *map(model.version_files, model.versions))
     if close and not any(f"libtriton_{name}.so" in folder for folder in folders):
         yield Hit(
             f"unknown backend: {name}",
@@ -164,9 +181,10 @@ def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC157 python-filename",
     summary="a default_model_filename that is not the name of a Python module",
-    why="The Python backend imports the file as a module and refuses the model, or, in Triton "
+    reason="The Python backend imports the file as a module and refuses the model, or, in Triton "
     "2.51, hangs.",
     answers=("server#3237",),
+    needs_valid_config=True,
 )
 def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     name = config.message.default_model_filename
@@ -177,7 +195,7 @@ def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     elif "." in name.removesuffix(".py"):
         wrong = "has another dot, and is not a module name"
     elif SHELL_IN_PATHS.search(name):
-        wrong = "has a character that means something to the shell which starts the backend"
+        wrong = "has a character that the shell which starts the backend interprets"
     else:
         return
     yield Hit(
@@ -190,7 +208,8 @@ def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC155 no-agent",
     summary="model_repository_agents without an agent",
-    why="tritonserver 2.51 crashes over it, with all models that it serves.",
+    reason="tritonserver 2.51 crashes on it, with all its models.",
+    needs_valid_config=True,
 )
 def no_agent(config: ConfigMessage) -> Iterator[Hit]:
     if not config.message.HasField("model_repository_agents"):
@@ -205,8 +224,9 @@ def no_agent(config: ConfigMessage) -> Iterator[Hit]:
 
 @error(
     "TC156 metric-tag",
-    summary="a metric tag that cannot be a label's name",
-    why="tritonserver 2.51 crashes over it, with all models that it serves.",
+    summary="a metric tag that is not a valid label name",
+    reason="tritonserver 2.51 crashes on it, with all its models.",
+    needs_valid_config=True,
 )
 def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
     for key in config.message.metric_tags:
@@ -222,6 +242,7 @@ def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
     "TC158 metric-control",
     summary="a metric_control without its metric or its buckets",
     shows="elsewhere",
+    needs_valid_config=True,
 )
 def metric_control(config: ConfigMessage) -> Iterator[Hit]:
     controls = config.message.model_metrics.metric_control
@@ -230,10 +251,10 @@ def metric_control(config: ConfigMessage) -> Iterator[Hit]:
             "metric_identifier.family": control.metric_identifier.family,
             "histogram_options.buckets": control.histogram_options.buckets,
         }
-        lacking = [name for name, given in parts.items() if not given]
-        if lacking:
+        missing = [name for name, value in parts.items() if not value]
+        if missing:
             yield Hit(
-                f"metric_control number {index + 1} has no {' and no '.join(lacking)}",
+                f"metric_control number {index + 1} has no {' and no '.join(missing)}",
                 "name the metric, and the bounds of its buckets",
                 config.span("model_metrics", "metric_control", index),
             )
@@ -242,20 +263,23 @@ def metric_control(config: ConfigMessage) -> Iterator[Hit]:
 @advice(
     "TC154 filled-in",
     summary="a configuration that Triton completes from the model's file",
-    why="What is served differs from what is written here: the size of a batch and the batcher "
-    "come from defaults that a later server may change.",
+    reason="The server's configuration differs from this file: the batch size and the batcher come "
+    "from defaults that a later server may change.",
     shows="elsewhere",
     answers=("server#5215", "server#2635"),
+    needs_valid_config=True,
 )
-def filled_in(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    if model.backend not in _FILLS_IN or not repository.target.completes:
+def relies_on_auto_complete(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    if model.backend not in _COMPLETING_BACKENDS or not repository.target.completes:
         return
     message = config.message
-    lacking = [name for name in ("input", "output") if not len(getattr(message, name))]
-    if lacking and not message.max_batch_size:
+    missing = [name for name in ("input", "output") if not len(getattr(message, name))]
+    if missing and not message.max_batch_size:
         yield Hit(
-            f"{' and '.join(lacking)} missing, and max_batch_size is 0: Triton fills them "
+            f"{' and '.join(missing)} missing, and max_batch_size is 0: Triton fills them "
             "in, with a batch of up to 4 and dynamic_batching where the model takes batches",
-            "write max_batch_size and the tensors; `tritonctl check --url` shows what it serves",
+            "write max_batch_size and the tensors; `tritonctl check --url` shows them",
             config.span("max_batch_size"),
         )

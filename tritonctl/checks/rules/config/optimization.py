@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC199: ways to run a model faster that its backend does not know.
+"""TC199: accelerators and their settings that a backend does not know.
 
 Sources: https://github.com/triton-inference-server/onnxruntime_backend (what its LoadModel reads),
 https://github.com/triton-inference-server/tensorflow_backend, and the README of
@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tritonctl.checks.analysis.placement import some, written_groups, written_kind
+from tritonctl.checks.analysis.placement import configured_groups, configured_kind, join_some
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
 
-# As the backends' C++ reads them: what follows a number's digits does not matter.
+# The backends' C++ code ignores everything after a number's digits.
 _NUMBER = re.compile(r"\s*[+-]?\d")
 
 
@@ -39,14 +39,14 @@ def _is_text(_: str) -> bool:
     return True
 
 
-Takes = Callable[[str], bool]
-# What each kind of value is called.
-_CALLED: Mapping[Takes, str] = {
+ValueTest = Callable[[str], bool]
+# Names of the kinds of values, for messages.
+_VALUE_TEXTS: Mapping[ValueTest, str] = {
     _is_number: "a whole number",
     _is_switch: "true or false",
     _is_precision: "FP32, FP16 or INT8",
 }
-_TENSORRT_OF_ONNX: Mapping[str, Takes] = {
+_TENSORRT_OF_ONNX: Mapping[str, ValueTest] = {
     "precision_mode": _is_precision,
     "max_workspace_size_bytes": _is_number,
     "int8_use_native_calibration_table": _is_switch,
@@ -78,14 +78,14 @@ _TENSORRT_OF_ONNX: Mapping[str, Takes] = {
         _is_text,
     ),
 }
-_TENSORRT_OF_TENSORFLOW: Mapping[str, Takes] = {
+_TENSORRT_OF_TENSORFLOW: Mapping[str, ValueTest] = {
     "precision_mode": _is_precision,
     "minimum_segment_size": _is_number,
     "max_workspace_size_bytes": _is_number,
     "max_cached_engines": _is_number,
 }
-# By backend and field the accelerators, each with the parameters that it takes; None: any.
-_ACCELERATORS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Takes] | None]] = {
+# Accelerators by backend and device, each with its parameters; None: any parameter.
+_ACCELERATORS: Mapping[tuple[str, str], Mapping[str, Mapping[str, ValueTest] | None]] = {
     ("onnxruntime", "gpu"): {"tensorrt": _TENSORRT_OF_ONNX, "cuda": None},
     ("onnxruntime", "cpu"): {"openvino": None},
     ("tensorflow", "gpu"): {
@@ -95,7 +95,7 @@ _ACCELERATORS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Takes] | None]
     },
     ("tensorflow", "cpu"): {},
 }
-# ONNX Runtime loads more from libraries, and they are called so: TelumPluginExecutionProvider.
+# Suffix of accelerators that ONNX Runtime loads from libraries: TelumPluginExecutionProvider.
 _PLUGIN = "ExecutionProvider"
 _ALLOCATION = "execution_context_allocation_strategy"
 _STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
@@ -104,57 +104,67 @@ _STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
 @error(
     "TC199 unknown-optimization",
     summary="an accelerator, or a setting of one, that the backend does not know",
-    why="The backend refuses the model: unknown Execution Accelerator, unknown parameter, or a "
+    reason="The backend refuses the model: unknown Execution Accelerator, unknown parameter, or a "
     "value that it cannot read.",
+    shows="elsewhere",
+    needs_valid_config=True,
 )
 def unknown_optimization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    yield from _strategy(config, model)
+    yield from _wrong_strategy(config, model)
     accelerators = config.message.optimization.execution_accelerators
-    kinds = {written_kind(group) for _, group in written_groups(model)}
-    for side in ("gpu", "cpu"):
-        known = _ACCELERATORS.get((model.backend or "", side))
-        # On the CPU nothing reads those for GPUs: TC611.
-        if known is None or (side == "gpu" and kinds == {"KIND_CPU"}):
+    kinds = {configured_kind(group) for _, group in configured_groups(model)}
+    for device_kind in ("gpu", "cpu"):
+        accelerator_parameters = _ACCELERATORS.get((model.backend or "", device_kind))
+        # On the CPU nothing reads accelerators for GPUs; TC611 reports them.
+        if accelerator_parameters is None or (device_kind == "gpu" and kinds == {"KIND_CPU"}):
             continue
-        field = f"{side}_execution_accelerator"
-        for index, one in enumerate(getattr(accelerators, field)):
+        field = f"{device_kind}_execution_accelerator"
+        for index, accelerator in enumerate(getattr(accelerators, field)):
             path = ("optimization", "execution_accelerators", field, index)
-            if one.name in known:
-                yield from _wrong_parameters(config, model, path, one, known[one.name])
-            elif not one.name.endswith(_PLUGIN):
-                close = suggest(one.name, known)
-                device = "GPUs" if side == "gpu" else "the CPU"
+            if accelerator.name in accelerator_parameters:
+                yield from _wrong_parameters(
+                    config, model, path, accelerator, accelerator_parameters[accelerator.name]
+                )
+            elif not accelerator.name.endswith(_PLUGIN):
+                close = suggest(accelerator.name, accelerator_parameters)
+                device = "GPUs" if device_kind == "gpu" else "the CPU"
                 yield Hit(
-                    f"{model.backend} has no accelerator {one.name} for {device}; it has "
-                    f"{', '.join(known) or 'none'}",
+                    f"{model.backend} has no accelerator {accelerator.name} for {device}; it has "
+                    f"{', '.join(accelerator_parameters) or 'none'}",
                     f"did you mean {close}?" if close else "name one of those, or remove it",
                     config.span(*path, "name"),
                 )
 
 
 def _wrong_parameters(
-    config: ConfigMessage, model: Model, path: Path, one: Any, takes: Mapping[str, Takes] | None
+    config: ConfigMessage,
+    model: Model,
+    path: Path,
+    accelerator: Any,
+    value_tests: Mapping[str, ValueTest] | None,
 ) -> Iterator[Hit]:
-    for key, value in one.parameters.items() if takes is not None else ():
-        if problem := _problem(takes or {}, key, value):
+    for key, value in accelerator.parameters.items() if value_tests is not None else ():
+        if problem := _parameter_problem(value_tests or {}, key, value):
             yield Hit(
-                f"{one.name} for {model.backend} {problem[0]}",
+                f"{accelerator.name} for {model.backend} {problem[0]}",
                 problem[1],
                 config.name_span(*path, "parameters", key),
             )
 
 
-def _problem(takes: Mapping[str, Takes], key: str, value: str) -> tuple[str, str] | None:
+def _parameter_problem(
+    takes: Mapping[str, ValueTest], key: str, value: str
+) -> tuple[str, str] | None:
     if key not in takes:
         close = suggest(key, takes)
-        fix = f"did you mean {close}?" if close else f"it takes {some(takes)}"
+        fix = f"did you mean {close}?" if close else f"it takes {join_some(takes)}"
         return f"has no parameter {key}", fix
     if not takes[key](value):
-        return f"cannot read {key} {value!r}", f"write {_CALLED[takes[key]]}"
+        return f"cannot read {key} {value!r}", f"write {_VALUE_TEXTS[takes[key]]}"
     return None
 
 
-def _strategy(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def _wrong_strategy(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     parameters = config.message.parameters
     if model.backend != "tensorrt" or _ALLOCATION not in parameters:
         return

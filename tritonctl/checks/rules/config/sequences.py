@@ -11,27 +11,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from tritonctl.checks.analysis.declared import size_fits, type_name
+from tritonctl.checks.analysis.releases import meets_minimum
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Repository
 from tritonctl.checks.rule import error
 
-_VALUES = ("int32_false_true", "fp32_false_true", "bool_false_true")
+_VALUE_FIELDS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _PAIR = 2
 _CORRELATION = "CONTROL_SEQUENCE_CORRID"
+_FIRST_WITH_STRING_IDS = "2.54.0"
 _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
 
 def _controls(sequences: Any) -> Iterator[tuple[Path, str, Any, str]]:
-    """Each control: where, of which tensor, what, of which kind."""
+    """Yield the path, tensor name, message and kind of each control."""
     for index, tensor in enumerate(sequences.control_input):
-        for place, control in enumerate(tensor.control):
-            path = ("sequence_batching", "control_input", index, "control", place)
+        for control_index, control in enumerate(tensor.control):
+            path = ("sequence_batching", "control_input", index, "control", control_index)
             kinds = type(control).Kind
             if control.kind in kinds.values():
                 yield path, tensor.name, control, str(kinds.Name(control.kind))
 
 
-@error("TC180 control-without-name", summary="a control tensor without a name")
+@error(
+    "TC180 control-without-name", summary="a control tensor without a name", needs_valid_config=True
+)
 def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for index, tensor in enumerate(sequences.control_input):
         if not tensor.name:
@@ -44,11 +49,12 @@ def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]
 
 @error(
     "TC181 control-again",
-    summary="a control tensor, or a kind of control, given twice",
-    why="Triton refuses the model: each kind of control has one tensor, and each tensor is "
+    summary="a repeated control tensor or kind of control",
+    reason="Triton refuses the model: each kind of control has one tensor, and each tensor is "
     "listed once.",
+    needs_valid_config=True,
 )
-def control_again(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+def repeated_control(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     names: set[str] = set()
     for index, name in enumerate(tensor.name for tensor in sequences.control_input):
         if name and name in names:
@@ -72,36 +78,41 @@ def control_again(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
 @error(
     "TC182 control-values",
     summary="a control without its two values",
-    why="Triton refuses the model: start, end and ready are sent as one of two values, which "
-    "the configuration names; a correlation id is sent itself.",
+    reason="Triton refuses the model: it sends start, end and ready as one of two values of the "
+    "configuration, and a correlation id as itself.",
+    needs_valid_config=True,
 )
 def control_values(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for path, tensor, control, kind in _controls(sequences):
-        given = [name for name in _VALUES if len(getattr(control, name))]
-        wrong = _wrong_values(control, kind, given)
+        value_fields = [name for name in _VALUE_FIELDS if len(getattr(control, name))]
+        wrong = _value_problem(control, kind, value_fields)
         if wrong:
             yield Hit(
                 f"the control {tensor}, {kind}, {wrong}",
-                f"remove {' and '.join(given)}"
+                f"remove {' and '.join(value_fields)}"
                 if kind == _CORRELATION
                 else "give one list of two values, what false is and what true is: "
                 "int32_false_true: [ 0, 1 ]",
-                config.span(*path, *given[-1:]),
+                config.span(*path, *value_fields[-1:]),
             )
 
 
-def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
+def _value_problem(control: Any, kind: str, value_fields: list[str]) -> str:
     if kind == _CORRELATION:
-        return f"has {given[0]}, and carries a number" if given else ""
-    if not given:
+        return f"has {value_fields[0]}, and carries a number" if value_fields else ""
+    if not value_fields:
         return "does not say what false and true are"
-    if len(given) > 1:
-        return f"has {' and '.join(given)}"
-    count = len(getattr(control, given[0]))
-    return f"has {count} value{'s' * (count > 1)} in {given[0]}" if count != _PAIR else ""
+    if len(value_fields) > 1:
+        return f"has {' and '.join(value_fields)}"
+    count = len(getattr(control, value_fields[0]))
+    return f"has {count} value{'s' * (count > 1)} in {value_fields[0]}" if count != _PAIR else ""
 
 
-@error("TC183 correlation-type", summary="a correlation id with an unsupported type")
+@error(
+    "TC183 correlation-type",
+    summary="a correlation id with an unsupported type",
+    needs_valid_config=True,
+)
 def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for path, tensor, control, kind in _controls(sequences):
         name = type_name(control.data_type)
@@ -113,7 +124,67 @@ def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
             )
 
 
-@error("TC184 slot-utilization", summary="a minimum_slot_utilization outside of 0 to 1")
+@error(
+    "TC186 string-correlation",
+    summary="a correlation id of TYPE_STRING on a server before 25.01",
+    reason="Triton keeps the id in a buffer of 128 bytes and counts its content wrongly: every "
+    "request with a shorter id fails, `unexpected number of string elements 2`.",
+    shows="traffic",
+    answers=("server#8110",),
+    needs_valid_config=True,
+)
+def string_correlation(
+    config: ConfigMessage, sequences: Any, repository: Repository
+) -> Iterator[Hit]:
+    version = repository.target.version
+    if version is None or meets_minimum(version, _FIRST_WITH_STRING_IDS):
+        return
+    for path, tensor in _string_ids(sequences):
+        yield Hit(
+            f"the control {tensor} takes ids as strings, and Triton {version} refuses requests "
+            "with ids shorter than 128 bytes",
+            f"write data_type: TYPE_UINT64 and send numbers, or serve with Triton "
+            f"{_FIRST_WITH_STRING_IDS} (25.01) or later",
+            config.span(*path, "data_type"),
+        )
+
+
+@error(
+    "TC187 string-correlation-warm-up",
+    summary="a warm-up of a model whose correlation id is a string",
+    reason="The requests of a warm-up have the number 0 as their id. From Triton 25.01 on, where "
+    "string ids work, such a model is refused.",
+    shows="elsewhere",
+    answers=("server#8110",),
+    needs_valid_config=True,
+)
+def string_correlation_warm_up(
+    config: ConfigMessage, sequences: Any, repository: Repository
+) -> Iterator[Hit]:
+    version = repository.target.version
+    if not config.message.model_warmup:
+        return
+    if version is not None and not meets_minimum(version, _FIRST_WITH_STRING_IDS):
+        return  # the warm-up works there, and TC186 reports the id
+    for _, tensor in _string_ids(sequences):
+        yield Hit(
+            f"the warm-up sends a number as id, and the control {tensor} takes a string",
+            "remove model_warmup, or write data_type: TYPE_UINT64 and send numbers as ids",
+            config.name_span("model_warmup", 0),
+        )
+
+
+def _string_ids(sequences: Any) -> Iterator[tuple[Path, str]]:
+    for path, tensor, control, kind in _controls(sequences):
+        if kind == _CORRELATION and type_name(control.data_type) == "TYPE_STRING":
+            yield path, tensor
+
+
+@error(
+    "TC184 slot-utilization",
+    summary="a minimum_slot_utilization outside of 0 to 1",
+    needs_valid_config=True,
+)
 def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     if not sequences.HasField("direct"):
         return
@@ -129,8 +200,9 @@ def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
 @error(
     "TC185 initial-state",
     summary="an initial_state that does not fit its state",
-    why="Triton refuses the model: data type and dims are the state's, without -1, and it has "
-    "a name and a content.",
+    reason="Triton refuses the model: the initial state needs the state's data type and dims, "
+    "without -1, and a name and content.",
+    needs_valid_config=True,
 )
 def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for index, state in enumerate(sequences.state):
@@ -143,7 +215,7 @@ def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
             )
         elif len(state.initial_state) == 1:
             initial = state.initial_state[0]
-            if wrong := _wrong_initial(initial, state):
+            if wrong := _initial_state_problem(initial, state):
                 field, problem, fix = wrong
                 yield Hit(
                     f"the initial_state of {state.input_name} {problem}",
@@ -152,17 +224,21 @@ def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
                 )
 
 
-def _wrong_initial(initial: Any, state: Any) -> tuple[str, str, str] | None:
-    """Which field, what is wrong with it, what to do."""
+def _initial_state_problem(initial: Any, state: Any) -> tuple[str, str, str] | None:
+    """Return the field, the problem and the fix; None if the initial state is valid."""
     if initial.data_type != state.data_type:
         return "data_type", "has another data_type than the state", "give both the same"
     if not initial.name:
         return "name", "has no name", 'give it any: name: "zeros"'
-    dims, wanted = list(initial.dims), list(state.dims)
+    dims, state_dims = list(initial.dims), list(state.dims)
     if -1 in dims:
-        return "dims", f"has dims {dims}, and a first state has a size", "write it without -1"
-    if not size_fits(dims, wanted):
-        return "dims", f"has dims {dims}, and the state {wanted}", "write dims that fit the state's"
+        return "dims", f"has dims {dims}, and a first state needs a size", "write it without -1"
+    if not size_fits(dims, state_dims):
+        return (
+            "dims",
+            f"has dims {dims}, and the state {state_dims}",
+            "write dims that fit the state's",
+        )
     if initial.WhichOneof("state_data") is None:
         return "name", "has no content", "write zero_data: true, or name a data_file"
     return None

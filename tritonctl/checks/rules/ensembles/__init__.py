@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC3xx: whether an ensemble's steps fit together."""
+"""TC3xx: ensembles whose steps do not fit together."""
 
 from tritonctl.checks.rules.ensembles import batches, edges, flow, pooling, steps, streams, tasks
 

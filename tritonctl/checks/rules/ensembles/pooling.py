@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC354: how Python makes one vector of a text's tokens, against the checkpoint's own files.
+"""TC354: pooling of token vectors in Python that differs from the checkpoint's own files.
 
-sentence-transformers writes modules.json and, in the folder of its module Pooling, config.json:
-flags (`pooling_mode_cls_token: true`) or, since its version 5, `pooling_mode`.
+sentence-transformers writes modules.json and, in the folder of the module Pooling, config.json:
+flags (`pooling_mode_cls_token: true`) or, since version 5, `pooling_mode`.
 """
 
 from __future__ import annotations
@@ -14,190 +14,210 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from tritonctl.checks.analysis.file_tree import tree
+from tritonctl.checks.analysis.file_tree import tree_entries
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.memoize import memoized
-from tritonctl.checks.model_py.flow import Flow, literal
+from tritonctl.checks.model_py.flow import Flow, literal_value
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import warning
 from tritonctl.checks.small_file import UnreadableError, read_small
 
-_MODULES, _LARGEST = "modules.json", 1 << 20
+_MODULES, _MAX_BYTES = "modules.json", 1 << 20
 _FLAG = "pooling_mode_"
-# What transformers, optimum and sentence-transformers call the states of a text's tokens.
+# Names of the token states in transformers, optimum and sentence-transformers.
 _STATES = ("last_hidden_state", "token_embeddings")
-_DEEPEST = 12
+_MAX_DEPTH = 12
 _FIRST, _LAST, _LARGEST_VALUE, _MEAN = "first", "last", "largest", "mean"
-_CALLED = {
+_KIND_TEXTS = {
     _FIRST: "takes the state of the first token",
     _LAST: "takes the state of the last token",
     _LARGEST_VALUE: "takes the largest value of all tokens",
     _MEAN: "adds up the states of all tokens",
 }
-_CALLS = {
+_KIND_BY_CALL = {
     **dict.fromkeys(("mean", "sum", "average", "einsum"), _MEAN),
     **dict.fromkeys(("max", "amax"), _LARGEST_VALUE),
 }
 _AXIS, _FROM_THE_END = 1, -2  # of tokens, in [texts, tokens, values]
 
 
-class _Declared(NamedTuple):
-    """The pooling that a checkpoint's files name. `file`: which of them, below the repository."""
+class _DeclaredPooling(NamedTuple):
+    """The pooling that a checkpoint's files declare."""
 
     modes: tuple[str, ...]
-    file: str
+    file: str  # the declaring file, below the repository
 
 
 @warning(
     "TC354 pooling-of-another-model",
-    summary="a text's vector that Python makes otherwise than the checkpoint's modules.json says",
-    why="A vector of another pooling has the right shape and length, and finds the wrong texts. "
+    summary="pooling in Python that differs from the checkpoint's modules.json",
+    reason="A vector of another pooling has the right shape and length, but finds the wrong texts. "
     "Nothing fails.",
     shows="traffic",
 )
 def pooling_of_another_model(
     code: PythonSource, model: Model, repository: Repository
 ) -> Iterator[Hit]:
-    found = list(_poolings(code))
-    declared = _declared(model, repository) if found else None
+    poolings = list(_poolings(code))
+    declared = _declared_pooling(model, repository) if poolings else None
     if declared is None:
         return
-    right = {_kind(mode) for mode in declared.modes}
-    if right.isdisjoint(kind for kind, _ in found):
-        kind, node = found[0]
+    declared_kinds = {_kind_of_mode(mode) for mode in declared.modes}
+    if declared_kinds.isdisjoint(kind for kind, _ in poolings):
+        kind, node = poolings[0]
         yield Hit(
-            f"this {_CALLED[kind]}, and {declared.file} says {', '.join(declared.modes)}",
+            f"this {_KIND_TEXTS[kind]}, and {declared.file} says {', '.join(declared.modes)}",
             "pool as the checkpoint was trained, or let tritonctl build it (`task: embedding`)",
-            *code.at(node),
+            *code.node_location(node),
         )
 
 
-def _kind(mode: str) -> str:
-    """What it does to the states; a mean may be weighted."""
+def _kind_of_mode(mode: str) -> str:
+    """Return the kind of pooling; a mean may be weighted."""
     return {"cls": _FIRST, "max": _LARGEST_VALUE, "lasttoken": _LAST}.get(mode, _MEAN)
 
 
 def _poolings(code: PythonSource) -> Iterator[tuple[str, ast.expr]]:
-    """Each place where states of tokens become one, by line."""
+    """Yield each expression that pools token states, by line."""
     if not any(name in code.source.text for name in _STATES):
         return
-    flow = Flow.of(code)
+    flow = Flow.for_source(code)
     places = [
         (kind, node)
         for node in code.nodes
-        if isinstance(node, ast.Subscript | ast.Call) and (kind := _pooled(flow, node))
+        if isinstance(node, ast.Subscript | ast.Call) and (kind := _pooling_kind(flow, node))
     ]
     yield from sorted(places, key=lambda place: (place[1].lineno, place[1].col_offset))
 
 
-def _pooled(flow: Flow, node: ast.Subscript | ast.Call) -> str | None:
+def _pooling_kind(flow: Flow, node: ast.Subscript | ast.Call) -> str | None:
     if isinstance(node, ast.Subscript):
-        return _taken(node.slice) if _is_states(flow, node.value) else None
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _CALLS:
+        return _token_kind(node.slice) if _is_states(flow, node.value) else None
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _KIND_BY_CALL:
         return None
-    kind = _CALLS[node.func.attr]
-    given = [*node.args, *(one.value for one in node.keywords if one.arg in ("axis", "dim"))]
+    kind = _KIND_BY_CALL[node.func.attr]
+    axis_arguments = [
+        *node.args,
+        *(argument.value for argument in node.keywords if argument.arg in ("axis", "dim")),
+    ]
     if _is_states(flow, node.func.value):  # states.mean(1)
-        return kind if any(_is_axis(one) for one in given[:1]) else None
-    of_states = any(_is_states(flow, one) for one in node.args)
+        return kind if any(_is_axis(argument) for argument in axis_arguments[:1]) else None
+    of_states = any(_is_states(flow, argument) for argument in node.args)
     if node.func.attr == "einsum":
         return kind if of_states else None
-    return kind if of_states and any(_is_axis(one) for one in given[1:]) else None
+    return (
+        kind if of_states and any(_is_axis(argument) for argument in axis_arguments[1:]) else None
+    )
 
 
 def _is_axis(node: ast.expr) -> bool:
-    """Whether it is that of the tokens."""
-    return literal(node) in (_AXIS, _FROM_THE_END)
+    """Whether a node is the number of the token axis."""
+    return literal_value(node) in (_AXIS, _FROM_THE_END)
 
 
-def _taken(index: ast.expr) -> str | None:
-    """Which token an index takes: `[:, 0]`, `[:, -1, :]`."""
+def _token_kind(index: ast.expr) -> str | None:
+    """Return the kind of token that an index selects: `[:, 0]`, `[:, -1, :]`."""
     if not isinstance(index, ast.Tuple) or len(index.elts) <= _AXIS:
         return None
-    rows, token = index.elts[0], literal(index.elts[_AXIS])
+    rows, token = index.elts[0], literal_value(index.elts[_AXIS])
     if not isinstance(rows, ast.Slice) or isinstance(token, bool):
         return None
     return {0: _FIRST, -1: _LAST}.get(token) if isinstance(token, int) else None
 
 
-def _is_states(flow: Flow, node: ast.expr, left: int = _DEEPEST) -> bool:
-    """Whether an expression is the states of tokens by the name it has, or masked ones."""
-    if _is_named(node):
+def _is_states(flow: Flow, node: ast.expr, depth: int = _MAX_DEPTH) -> bool:
+    """Whether an expression is the token states by name, possibly masked."""
+    if _has_states_name(node):
         return True
-    return left > 0 and any(_is_states(flow, one, left - 1) for one in _made_of(flow, node))
+    return depth > 0 and any(
+        _is_states(flow, operand, depth - 1) for operand in _source_operands(flow, node)
+    )
 
 
-def _is_named(node: ast.expr) -> bool:
+def _has_states_name(node: ast.expr) -> bool:
     match node:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name in _STATES
         case ast.Subscript(slice=ast.Constant(value=str(name))):
             return name in _STATES
         case ast.Call(func=ast.Attribute(attr="get_input_tensor_by_name"), args=args):
-            return any(isinstance(one, ast.Constant) and one.value in _STATES for one in args)
+            return any(
+                isinstance(argument, ast.Constant) and argument.value in _STATES
+                for argument in args
+            )
     return False
 
 
-def _made_of(flow: Flow, node: ast.expr) -> tuple[ast.expr, ...]:
-    """What has the same values as an expression, or all of them but those that a mask hides."""
+def _source_operands(flow: Flow, node: ast.expr) -> tuple[ast.expr, ...]:
+    """Return the operands that an expression takes its values from, apart from a mask."""
     match node:
         case ast.Name():
-            value = flow.only_value(node)
+            value = flow.resolve_name(node)
             return () if value is node else (value,)
-        case ast.BinOp(op=ast.Mult(), left=one, right=other):
-            return (one, other)
+        case ast.BinOp(op=ast.Mult(), left=left_operand, right=right_operand):
+            return (left_operand, right_operand)
         case ast.Call(func=ast.Attribute(value=value, attr=name), args=args):
             # states.as_numpy(), states.astype(np.float32), np.asarray(states)
-            return () if name in _CALLS else (value, *args[:1])
+            return () if name in _KIND_BY_CALL else (value, *args[:1])
     return ()
 
 
-def _declared(model: Model, repository: Repository) -> _Declared | None:
-    """Of the model's own folder; else what all checkpoints of the repository agree on."""
-    if own := _of(model):
-        return own[0]
-    every = [one for other in repository.models.values() for one in _of(other)]
-    return every[0] if len({one.modes for one in every}) == 1 else None
+def _declared_pooling(model: Model, repository: Repository) -> _DeclaredPooling | None:
+    """Return the pooling declared in the model's folder, else the one all checkpoints share."""
+    if model_pooling := _poolings_below(model):
+        return model_pooling[0]
+    all_poolings = [
+        pooling
+        for other_model in repository.models.values()
+        for pooling in _poolings_below(other_model)
+    ]
+    return all_poolings[0] if len({pooling.modes for pooling in all_poolings}) == 1 else None
 
 
-def _of(model: Model) -> tuple[_Declared, ...]:
-    return memoized(model, "pooling", lambda: tuple(_read(model)))
+def _poolings_below(model: Model) -> tuple[_DeclaredPooling, ...]:
+    return memoized(model, "pooling", lambda: tuple(_read_poolings(model)))
 
 
-def _read(model: Model) -> Iterator[_Declared]:
-    """What each modules.json below the model's folder says."""
-    for entry in tree(model):
+def _read_poolings(model: Model) -> Iterator[_DeclaredPooling]:
+    """Yield the pooling of each modules.json below the model's folder."""
+    for entry in tree_entries(model):
         if entry.is_file and entry.path.name == _MODULES:
-            for one in _modules(entry.path):
-                place = PurePosixPath(str(one.get("path", "")))
-                inside = not place.is_absolute() and ".." not in place.parts
-                if not inside or not str(one.get("type")).endswith(".Pooling"):
+            for module in _modules(entry.path):
+                module_path = PurePosixPath(str(module.get("path", "")))
+                is_inside = not module_path.is_absolute() and ".." not in module_path.parts
+                if not is_inside or not str(module.get("type")).endswith(".Pooling"):
                     continue
-                below = PurePosixPath(entry.place).parent / place / "config.json"
-                modes = _modes(_json(entry.path.parent / place / "config.json"))
+                config_path = (
+                    PurePosixPath(entry.relative_path).parent / module_path / "config.json"
+                )
+                modes = _modes(_read_json(entry.path.parent / module_path / "config.json"))
                 if modes:
-                    yield _Declared(modes, f"{model.path.name}/{below}")
+                    yield _DeclaredPooling(modes, f"{model.path.name}/{config_path}")
 
 
 def _modules(file: Path) -> list[dict[str, Any]]:
-    record = _json(file)
-    return [one for one in record if isinstance(one, dict)] if isinstance(record, list) else []
+    record = _read_json(file)
+    return (
+        [module for module in record if isinstance(module, dict)]
+        if isinstance(record, list)
+        else []
+    )
 
 
 def _modes(record: Any) -> tuple[str, ...]:
     if not isinstance(record, dict):
         return ()
-    if chosen := record.get("pooling_mode"):
-        modes = chosen if isinstance(chosen, list) else [chosen]
+    if configured := record.get("pooling_mode"):
+        modes = configured if isinstance(configured, list) else [configured]
         return tuple(str(mode) for mode in modes)
     flags = [key for key, value in record.items() if key.startswith(_FLAG) and value is True]
     return tuple(re.sub("_tokens?$", "", key.removeprefix(_FLAG)) for key in flags)
 
 
-def _json(file: Path) -> Any:
-    """Its content; None where it cannot be read."""
+def _read_json(file: Path) -> Any:
+    """Return the content of a JSON file; None if it cannot be read."""
     try:
-        return json.loads(read_small(file, _LARGEST))
+        return json.loads(read_small(file, _MAX_BYTES))
     except (UnreadableError, ValueError, RecursionError):
         return None

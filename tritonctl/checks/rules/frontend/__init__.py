@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC92x: what clients of the OpenAI API, `frontend:` of the project, would find refused."""
+"""TC92x: requests that the OpenAI frontend (`frontend:` of the project) would refuse."""
 
 from tritonctl.checks.rules.frontend import models, tenants
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC92x: tenants whom the frontend would refuse. What a key is: docs/how-to/limit-tenants.md."""
+"""TC92x: tenants that the frontend would refuse. Format of keys: docs/how-to/limit-tenants.md."""
 
 from __future__ import annotations
 
@@ -8,48 +8,53 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.places import Source
 from tritonctl.checks.repository import Repository
 from tritonctl.checks.rule import warning
 from tritonctl.checks.small_file import UnreadableError, read_small
+from tritonctl.checks.source_span import SourceText
 
-_LARGEST_FILE, _LONGEST_KEY = 1 << 20, 4096
+_MAX_FILE_BYTES, _MAX_KEY_LENGTH = 1 << 20, 4096
 
 
 @warning(
     "TC922 tenant-without-key",
     summary="a tenant whose file holds no key, or another tenant's",
-    why="The frontend refuses all requests of that tenant with 401.",
+    reason="The frontend refuses all requests of that tenant with 401.",
     shows="elsewhere",
 )
-def keys(repository: Repository) -> Iterator[Hit]:
-    offered = repository.target.openai
-    files = {} if offered is None else offered.keys
-    found = {name: _key(repository.path / file) for name, file in files.items()}
-    times = Counter(found.values())
-    for name, key in found.items():
-        source = Source(str(files[name]), "")
+def tenant_keys(repository: Repository) -> Iterator[Hit]:
+    frontend = repository.target.openai
+    files = {} if frontend is None else frontend.keys
+    key_by_tenant = {name: _read_key(repository.path / file) for name, file in files.items()}
+    key_counts = Counter(key_by_tenant.values())
+    for name, key in key_by_tenant.items():
+        source = SourceText(str(files[name]), "")
         if key is None:
             yield Hit(
-                f"the tenant {name} has no key: its file is to have one line of ASCII, of at most "
-                f"{_LONGEST_KEY} characters",
+                f"the tenant {name} has no key: its file needs one line of ASCII, of at most "
+                f"{_MAX_KEY_LENGTH} characters",
                 f"write one: openssl rand -hex 32 > {files[name]}",
                 source=source,
             )
-        elif times[key] > 1:
-            others = [other for other, its in found.items() if its == key and other != name]
+        elif key_counts[key] > 1:
+            sharing_tenants = [
+                tenant
+                for tenant, tenant_key in key_by_tenant.items()
+                if tenant_key == key and tenant != name
+            ]
             yield Hit(
-                f"the key of the tenant {name} is also that of {', '.join(others)}: nobody can "
-                "tell whose request it is",
-                f"give it one of its own: openssl rand -hex 32 > {files[name]}",
+                f"the tenant {name} has the same key as {', '.join(sharing_tenants)}: the frontend "
+                "cannot "
+                "tell their requests apart",
+                f"write a different key: openssl rand -hex 32 > {files[name]}",
                 source=source,
             )
 
 
-def _key(file: Path) -> bytes | None:
-    """The first line, as the frontend takes it; None where that is no key."""
+def _read_key(file: Path) -> bytes | None:
+    """Return the first line, as the frontend reads it; None if it is not a key."""
     try:
-        line = read_small(file, _LARGEST_FILE).partition(b"\n")[0].strip()
+        line = read_small(file, _MAX_FILE_BYTES).partition(b"\n")[0].strip()
     except UnreadableError:
         return None
-    return line if line and len(line) <= _LONGEST_KEY and line.isascii() else None
+    return line if line and len(line) <= _MAX_KEY_LENGTH and line.isascii() else None

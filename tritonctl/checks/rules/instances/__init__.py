@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC6xx: whether instances have the devices and cores they ask for, and cannot deadlock."""
+"""TC6xx: devices and cores of instances, and deadlocks between them."""
 
 from tritonctl.checks.rules.instances import backends, bls, devices, limits, threads
 

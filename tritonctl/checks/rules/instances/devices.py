@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC600 to TC607: whether the devices that instances ask for are there.
+"""TC600 to TC607: devices of instances that do not exist.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#instance-groups
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.placement import groups, written_groups, written_kind
+from tritonctl.checks.analysis.placement import configured_groups, configured_kind, groups
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
@@ -20,11 +20,11 @@ from tritonctl.checks.rule import error, warning
 def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     if repository.target.gpus != ():
         return
-    for index, group in written_groups(model):
-        if written_kind(group) == "KIND_GPU":
+    for index, group in configured_groups(model):
+        if configured_kind(group) == "KIND_GPU":
             yield Hit(
                 "the instances run on a GPU, and the target has no GPU",
-                "write kind: KIND_CPU or KIND_AUTO, or say which GPUs it has: --gpus 24G",
+                "write kind: KIND_CPU or KIND_AUTO, or say which GPUs it has: --gpu-memory 24G",
                 config.span("instance_group", index, "kind"),
             )
             return
@@ -33,7 +33,7 @@ def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository
 @error(
     "TC601 absent-gpu",
     summary="instances on a GPU that does not exist",
-    why="Triton refuses the model: numbers begin at 0, and GPUs below the least compute "
+    reason="Triton refuses the model: numbers start at 0, and GPUs below the minimum compute "
     "capability do not count.",
     shows="elsewhere",
 )
@@ -41,12 +41,12 @@ def absent_gpu(config: ConfigMessage, model: Model, repository: Repository) -> I
     gpus = repository.target.gpus
     if not gpus:
         return
-    for index, group in written_groups(model):
+    for index, group in configured_groups(model):
         for position, gpu in enumerate(group.gpus):
-            if written_kind(group) == "KIND_GPU" and gpu not in range(len(gpus)):
-                known = "GPU 0" if len(gpus) == 1 else f"0 to {len(gpus) - 1}"
+            if configured_kind(group) == "KIND_GPU" and gpu not in range(len(gpus)):
+                existing_gpus = "GPU 0" if len(gpus) == 1 else f"0 to {len(gpus) - 1}"
                 yield Hit(
-                    f"the target has no GPU {gpu}, only {known}",
+                    f"the target has no GPU {gpu}, only {existing_gpus}",
                     "name one that it has; without `gpus` every GPU gets its instances",
                     config.span("instance_group", index, "gpus", position),
                 )
@@ -55,39 +55,42 @@ def absent_gpu(config: ConfigMessage, model: Model, repository: Repository) -> I
 @error(
     "TC602 auto-with-gpus",
     summary="a GPU in `gpus` that the target does not have, in a group with KIND_AUTO",
-    why="KIND_AUTO becomes KIND_CPU when a listed GPU is absent, keeps the list, and is then "
-    "refused for it.",
+    reason="KIND_AUTO becomes KIND_CPU if a listed GPU is missing. It keeps the list, and Triton "
+    "refuses it for that.",
 )
 def auto_with_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     gpus = repository.target.gpus
     if gpus is None:
         return
-    for index, group in written_groups(model):
-        absent = [gpu for gpu in group.gpus if gpu not in range(len(gpus))]
-        if absent and written_kind(group) == "KIND_AUTO":
+    for index, group in configured_groups(model):
+        missing_gpus = [gpu for gpu in group.gpus if gpu not in range(len(gpus))]
+        if missing_gpus and configured_kind(group) == "KIND_AUTO":
             yield Hit(
-                f"without a GPU {absent[0]} KIND_AUTO becomes KIND_CPU, which takes no `gpus`",
+                f"without a GPU {missing_gpus[0]} KIND_AUTO becomes KIND_CPU, which takes no "
+                "`gpus`",
                 "leave `gpus` out: the instances then go to every GPU, or to the CPU",
-                config.span("instance_group", index, "gpus", group.gpus[:].index(absent[0])),
+                config.span("instance_group", index, "gpus", group.gpus[:].index(missing_gpus[0])),
             )
 
 
 @warning(
     "TC605 count-zero",
     summary="a count of 0 or less",
-    why="It does not switch the group off: Triton ignores it and makes one instance, of "
-    "onnxruntime on the CPU two.",
+    reason="It does not switch the group off: Triton ignores it and creates one instance, or two "
+    "for onnxruntime on the CPU.",
 )
 def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     for group in groups(model, repository.target):
         path = (*group.path, "count")
-        if group.index is None or path not in config.values:
+        if group.index is None or path not in config.value_spans:
             continue
         count = config.message.instance_group[group.index].count
         if count <= 0:
-            made = "as many as without `count`" if group.count is None else str(group.count)
+            instance_text = (
+                "as many as without `count`" if group.count is None else str(group.count)
+            )
             yield Hit(
-                f"Triton ignores count: {count} and makes {made}",
+                f"Triton ignores count: {count} and creates {instance_text}",
                 "write the intended number; to switch a group off, remove it",
                 config.span(*path),
             )
@@ -96,12 +99,12 @@ def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> I
 @warning(
     "TC606 gpu-twice",
     summary="a GPU that a group lists twice",
-    why="Triton makes the group's instances for every entry of the list: twice the memory.",
+    reason="Triton creates the group's instances for every entry of the list: twice the memory.",
     shows="elsewhere",
 )
 def gpu_twice(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for index, group in written_groups(model):
-        last_of = {gpu: at for at, gpu in enumerate(group.gpus)}
+    for index, group in configured_groups(model):
+        last_of = {gpu: position for position, gpu in enumerate(group.gpus)}
         for gpu, times in Counter(group.gpus).items():
             if times > 1:
                 yield Hit(
@@ -114,15 +117,15 @@ def gpu_twice(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC607 all-passive",
     summary="a model whose instances are all passive",
-    why="Passive instances are loaded and take no requests: the first request ends "
+    reason="Passive instances are loaded and run no requests: the first request terminates "
     "tritonserver 2.51 itself.",
     shows="traffic",
 )
 def all_passive(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    made = groups(model, repository.target)
-    if made and all(group.passive for group in made):
+    model_groups = groups(model, repository.target)
+    if model_groups and all(group.passive for group in model_groups):
         yield Hit(
-            "every instance is passive, and none takes requests",
+            "every instance is passive, and none runs requests",
             "remove `passive: true` from at least one group",
-            config.span(*made[0].path, "passive"),
+            config.span(*model_groups[0].path, "passive"),
         )

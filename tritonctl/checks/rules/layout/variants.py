@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC03x: the configurations in configs/, of which --model-config-name chooses one.
+"""TC03x: the configurations in configs/, from which --model-config-name selects.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#custom-model-configuration
 """
@@ -12,29 +12,29 @@ from typing import Any
 
 from tritonctl.checks.config.message import HARMLESS, ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import VARIANTS, ConfigFile, Model, entries_of
+from tritonctl.checks.repository import VARIANTS, ConfigFile, Model, folder_entries
 from tritonctl.checks.rule import error, warning
 
 
 @error(
     "TC030 unreadable-variant",
     summary="a configuration in configs/ that cannot be read",
-    why="A server started with --model-config-name of that name refuses the model.",
+    reason="A server started with --model-config-name=NAME refuses the model.",
     shows="elsewhere",
 )
 def unreadable_variant(model: Model) -> Iterator[Hit]:
     for name, file in model.variants.items():
-        if file.unreadable:
+        if file.read_error:
             yield Hit(
-                f"{VARIANTS}/{name}.pbtxt cannot be read: {file.unreadable}",
+                f"{VARIANTS}/{name}.pbtxt cannot be read: {file.read_error}",
                 "make it a readable text file; `ls -lL` shows what it is",
-                place=f"{VARIANTS}/{name}.pbtxt",
+                relative_path=f"{VARIANTS}/{name}.pbtxt",
             )
-        elif file.broken:
+        elif file.parse_error:
             yield Hit(
-                f"invalid text format: {file.broken.problem}",
+                f"invalid text format: {file.parse_error.problem}",
                 "correct it there: nothing after it was read",
-                file.broken.span,
+                file.parse_error.span,
                 source=file.source,
             )
         for problem in file.config.problems if file.config else ():
@@ -44,32 +44,32 @@ def unreadable_variant(model: Model) -> Iterator[Hit]:
 
 @warning(
     "TC031 unusable-variant",
-    summary="a file in configs/ that cannot be chosen",
-    why="Triton takes configs/NAME.pbtxt for --model-config-name=NAME, and falls back to "
-    "config.pbtxt silently where that file is missing.",
+    summary="a file in configs/ that cannot be selected",
+    reason="Triton reads configs/NAME.pbtxt for --model-config-name=NAME, and silently falls back "
+    "to config.pbtxt if that file is missing.",
 )
 def unusable_variant(model: Model) -> Iterator[Hit]:
-    for name, _ in entries_of(model.path / VARIANTS) if VARIANTS in model.entries else ():
+    for name, _ in folder_entries(model.path / VARIANTS) if VARIANTS in model.entries else ():
         if name.startswith("."):
             continue
         if not name.endswith(".pbtxt"):
             yield Hit(
-                f"{VARIANTS}/{name} cannot be chosen: only NAME.pbtxt can",
+                f"{VARIANTS}/{name} cannot be selected: its name must be NAME.pbtxt",
                 f"rename it to {Path(name).stem}.pbtxt, or move it away",
-                place=f"{VARIANTS}/{name}",
+                relative_path=f"{VARIANTS}/{name}",
             )
         elif " " in name:
             yield Hit(
-                f"{VARIANTS}/{name} cannot be chosen: --model-config-name takes no spaces",
+                f"{VARIANTS}/{name} cannot be selected: --model-config-name takes no spaces",
                 f"call it {name.replace(' ', '-')}",
-                place=f"{VARIANTS}/{name}",
+                relative_path=f"{VARIANTS}/{name}",
             )
 
 
 @error(
     "TC032 misnamed-variant",
-    summary="a configuration in configs/ that has another name than the model's folder",
-    why="A server started with --model-config-name of that name refuses the model.",
+    summary="a configuration in configs/ whose name differs from the model's folder",
+    reason="A server started with --model-config-name=NAME refuses the model.",
     shows="elsewhere",
 )
 def misnamed_variant(model: Model) -> Iterator[Hit]:
@@ -85,38 +85,40 @@ def misnamed_variant(model: Model) -> Iterator[Hit]:
 
 @warning(
     "TC033 other-interface",
-    summary="a configuration in configs/ with other tensors than config.pbtxt",
-    why="Clients and ensembles that fit one server's configuration fail with another's.",
+    summary="a configuration in configs/ whose tensors differ from config.pbtxt",
+    reason="Clients and ensembles that work with one configuration fail with the other.",
 )
 def other_interface(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for file in model.variants.values():
         if file.config is None:
             continue
         for direction in ("input", "output"):
-            yield from _compared(direction, config, file, file.config)
+            yield from _interface_differences(direction, config, file, file.config)
 
 
-def _compared(
+def _interface_differences(
     direction: str, usual: ConfigMessage, file: ConfigFile, variant: ConfigMessage
 ) -> Iterator[Hit]:
-    own, usuals = _tensors(variant, direction), _tensors(usual, direction)
-    if not own or not usuals:  # what is left out may be filled in
+    variant_tensors, usual_tensors = _tensors(variant, direction), _tensors(usual, direction)
+    if not variant_tensors or not usual_tensors:  # Triton may complete a missing list
         return
-    for name, (index, one) in own.items():
-        differs = name not in usuals or usuals[name][1].data_type != one.data_type
+    for name, (index, tensor) in variant_tensors.items():
+        differs = name not in usual_tensors or usual_tensors[name][1].data_type != tensor.data_type
         if differs:
             yield Hit(
                 f"{direction} {name} is not in config.pbtxt"
-                if name not in usuals
+                if name not in usual_tensors
                 else f"{direction} {name} has another data_type in config.pbtxt",
                 "declare the same tensors in all configurations of a model",
-                variant.span(direction, index, "name" if name not in usuals else "data_type"),
+                variant.span(
+                    direction, index, "name" if name not in usual_tensors else "data_type"
+                ),
                 source=file.source,
             )
-    lacking = sorted(usuals.keys() - own.keys())
-    if lacking:
+    missing = sorted(usual_tensors.keys() - variant_tensors.keys())
+    if missing:
         yield Hit(
-            f"{direction} {', '.join(lacking)} of config.pbtxt is missing here",
+            f"{direction} {', '.join(missing)} of config.pbtxt is missing here",
             "declare the same tensors in all configurations of a model",
             variant.name_span(direction, 0),
             source=file.source,
@@ -124,4 +126,4 @@ def _compared(
 
 
 def _tensors(config: ConfigMessage, direction: str) -> dict[str, tuple[int, Any]]:
-    return {one.name: (i, one) for i, one in enumerate(getattr(config.message, direction))}
+    return {tensor.name: (i, tensor) for i, tensor in enumerate(getattr(config.message, direction))}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC9xx: whether what lies in a repository opens the server to others."""
+"""TC9xx: files of a repository that expose the server to attackers."""
 
 from tritonctl.checks.rules.security import code, files, requests, secrets
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC90x: what a model.py, or the files that it is set up by, would let others run in the server.
+"""TC90x: code in a model.py or its settings that lets others run code in the server.
 
 Sources: https://docs.python.org/3/library/pickle.html;
 https://pytorch.org/docs/stable/generated/torch.load.html;
@@ -14,18 +14,20 @@ import re
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.small_files import small_files
-from tritonctl.checks.analysis.trtllm_model import filled
+from tritonctl.checks.analysis.trtllm_model import filled_parameter
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.imports import Named, called
+from tritonctl.checks.model_py.imports import QualifiedCall, calls_of
 from tritonctl.checks.model_py.source import PythonSource
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import warning
+from tritonctl.checks.source_span import Span
 
 _TRUST = "trust_remote_code"
-_SET = re.compile(r"""^\s*["']?trust_remote_code["']?\s*:\s*(?:true|True|TRUE)\b""", re.MULTILINE)
-_SET_IN_JSON = re.compile(r'"trust_remote_code"\s*:\s*true\b')
+_YAML_SETTING = re.compile(
+    r"""^\s*["']?trust_remote_code["']?\s*:\s*(?:true|True|TRUE)\b""", re.MULTILINE
+)
+_JSON_SETTING = re.compile(r'"trust_remote_code"\s*:\s*true\b')
 _UNPICKLING = {
     *("pickle.load", "pickle.loads", "pickle.Unpickler", "_pickle.load", "_pickle.loads"),
     *("cloudpickle.load", "cloudpickle.loads", "dill.load", "dill.loads", "joblib.load"),
@@ -42,7 +44,7 @@ _DOWNLOADS = {
     *("requests.get", "requests.post", "httpx.get", "httpx.post"),
 }
 _URL = re.compile(r"http://([^\s/:?#\"']+)")
-_NEAR = re.compile(
+_LOCAL_HOST = re.compile(
     r"localhost|[^.]+|.*\.(?:local|localhost|internal|svc|lan|test|example|invalid)|.*\.svc\..*"
     r"|(?:127|10|0)\.[\d.]+|192\.168\.[\d.]+|172\.(?:1[6-9]|2\d|3[01])\.[\d.]+|169\.254\.[\d.]+"
 )
@@ -51,28 +53,28 @@ _NEAR = re.compile(
 @warning(
     "TC901 remote-code-trusted",
     summary="trust_remote_code, in model.py, in a parameter or in the engine's settings",
-    why="Python files that come with the checkpoint, or are fetched from a hub when the model "
-    "loads, run with all that the server may do.",
+    reason="Python files from the checkpoint, or fetched from a hub when the model loads, run with "
+    "all permissions of the server.",
     shows="elsewhere",
 )
 def trusts_remote_code(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
-    message = f"{_TRUST} lets the code that comes with a checkpoint run in the server"
-    fix = "leave it out; if the model needs it, pin a revision that you have read"
-    if (filled(config, _TRUST) or "").lower() in ("true", "1"):
+    message = f"{_TRUST} runs the code of a checkpoint in the server"
+    fix = "remove it; if the model needs it, pin a revision that you have reviewed"
+    if (filled_parameter(config, _TRUST) or "").lower() in ("true", "1"):
         yield Hit(message, fix, config.span("parameters", _TRUST, "string_value"))
     if _TRUST in code.source.text:
-        for node in _trusting(code):
-            yield Hit(message, fix, *code.at(node))
+        for node in _trusting_nodes(code):
+            yield Hit(message, fix, *code.node_location(node))
     for source in small_files(model):
         if _TRUST in source.text:
-            pattern = _SET_IN_JSON if source.name.endswith(".json") else _SET
+            pattern = _JSON_SETTING if source.name.endswith(".json") else _YAML_SETTING
             for match in pattern.finditer(source.text):
-                at = match.start() + match.group().index(_TRUST)
-                yield Hit(message, fix, Span(at, at + len(_TRUST)), source)
+                start = match.start() + match.group().index(_TRUST)
+                yield Hit(message, fix, Span(start, start + len(_TRUST)), source)
 
 
-def _trusting(code: PythonSource) -> Iterator[ast.expr]:
-    """Each True that is given under the name."""
+def _trusting_nodes(code: PythonSource) -> Iterator[ast.expr]:
+    """Yield each True passed under the name."""
     for node in code.nodes:
         if isinstance(node, ast.keyword) and node.arg == _TRUST and _is_true(node.value):
             yield node.value
@@ -89,37 +91,45 @@ def _is_true(node: ast.expr) -> bool:
 @warning(
     "TC902 unpickling",
     summary="a model.py that unpickles",
-    why="Reading a pickle runs a program: whoever can replace the file, or send the "
-    "bytes, runs code in the server. torch.load refuses that by default from PyTorch 2.6 on.",
+    reason="Reading a pickle runs code: anyone who can replace the file, or send the bytes, runs "
+    "code in the server. torch.load refuses that by default from PyTorch 2.6 on.",
 )
 def unpickling(code: PythonSource) -> Iterator[Hit]:
-    for named, fix in unpickles(code):
+    for qualified_call, fix in unpickling_calls(code):
         yield Hit(
-            f"{named.call.dotted} runs the code that is in what it reads",
+            f"{qualified_call.call.dotted} runs code contained in its input",
             fix,
-            *code.at(named.call.node),
+            *code.node_location(qualified_call.call.node),
         )
 
 
-def unpickles(code: PythonSource) -> tuple[tuple[Named, str], ...]:
-    """The calls that may run what they read, with what to write instead."""
-    return tuple((named, fix) for named in called(code, _UNPICKLING) if (fix := _unsafe(named)))
+def unpickling_calls(code: PythonSource) -> tuple[tuple[QualifiedCall, str], ...]:
+    """Return the calls that may run code from their input, each with a safe replacement."""
+    return tuple(
+        (qualified_call, fix)
+        for qualified_call in calls_of(code, _UNPICKLING)
+        if (fix := _safe_replacement(qualified_call))
+    )
 
 
-def _unsafe(named: Named) -> str | None:
-    """What to write instead of a call; None where it is safe, or unclear."""
-    if named.name == "torch.load":
-        safe = named.keyword_is("weights_only", True) or named.keyword_varies("weights_only")
-        return None if safe else "give weights_only=True, or read safetensors"
-    if named.name == "numpy.load":
-        allowed = named.keyword_is("allow_pickle", True)
-        return "leave allow_pickle out, and store arrays of plain numbers" if allowed else None
-    if named.name == "yaml.load":
-        loader = named.call.argument(1, "Loader")
-        known = isinstance(loader, ast.Name | ast.Attribute)
-        unsafe = loader is None or (known and not ast.unparse(loader).endswith(_SAFE_LOADERS))
-        return "call yaml.safe_load" if unsafe and not named.spread else None
-    if named.name == "yaml.unsafe_load":
+def _safe_replacement(qualified_call: QualifiedCall) -> str | None:
+    """Return the replacement of an unsafe call; None if it is safe or unclear."""
+    if qualified_call.name == "torch.load":
+        safe = qualified_call.has_constant_keyword(
+            "weights_only", True
+        ) or qualified_call.has_variable_keyword("weights_only")
+        return None if safe else "pass weights_only=True, or read safetensors"
+    if qualified_call.name == "numpy.load":
+        allowed = qualified_call.has_constant_keyword("allow_pickle", True)
+        return "remove allow_pickle, and store arrays of plain numbers" if allowed else None
+    if qualified_call.name == "yaml.load":
+        loader = qualified_call.call.argument(1, "Loader")
+        is_named_loader = isinstance(loader, ast.Name | ast.Attribute)
+        unsafe = loader is None or (
+            is_named_loader and not ast.unparse(loader).endswith(_SAFE_LOADERS)
+        )
+        return "call yaml.safe_load" if unsafe and not qualified_call.has_spread else None
+    if qualified_call.name == "yaml.unsafe_load":
         return "call yaml.safe_load"
     return "store data as JSON, and weights as safetensors, NumPy or ONNX"
 
@@ -127,53 +137,59 @@ def _unsafe(named: Named) -> str | None:
 @warning(
     "TC903 text-run-as-code",
     summary="a model.py that runs text as Python or in a shell",
-    why="If any of the text comes with a request, whoever can send one runs code in the server.",
+    reason="If part of the text comes from a request, any client can run code in the server.",
 )
 def evaluating(code: PythonSource) -> Iterator[Hit]:
-    own = {node.name for node in code.nodes if isinstance(node, ast.FunctionDef)}
-    for named in called(code, {"eval", "exec", *_SHELLS, *_PROCESSES} - own):
-        if named.name in _PROCESSES and not named.keyword_is("shell", True):
+    local_functions = {node.name for node in code.nodes if isinstance(node, ast.FunctionDef)}
+    for qualified_call in calls_of(code, {"eval", "exec", *_SHELLS, *_PROCESSES} - local_functions):
+        if qualified_call.name in _PROCESSES and not qualified_call.has_constant_keyword(
+            "shell", True
+        ):
             continue
-        given = named.call.argument(0, "args" if named.name in _PROCESSES else "cmd")
-        if given is None or _is_fixed(given):
+        text_node = qualified_call.call.argument(
+            0, "args" if qualified_call.name in _PROCESSES else "cmd"
+        )
+        if text_node is None or _is_fixed(text_node):
             continue
-        shell = named.name not in ("eval", "exec")
+        runs_in_shell = qualified_call.name not in ("eval", "exec")
         yield Hit(
-            f"{named.call.dotted} runs whatever text it is given, "
-            + ("in a shell" if shell else "as Python"),
+            f"{qualified_call.call.dotted} runs any text it gets, "
+            + ("in a shell" if runs_in_shell else "as Python"),
             "call subprocess.run with a list of arguments, without shell=True"
-            if shell
+            if runs_in_shell
             else "read values with ast.literal_eval or json.loads",
-            *code.at(named.call.node),
+            *code.node_location(qualified_call.call.node),
         )
 
 
 def _is_fixed(node: ast.expr) -> bool:
-    """Whether it is the same text every time: constants, and what is put together of them."""
+    """Whether a text is fixed: constants and their combinations."""
     fixed = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.operator)
     return all(isinstance(part, fixed) for part in ast.walk(node))
 
 
 @warning(
     "TC904 fetched-in-the-clear",
-    summary="something that is fetched over http from another network",
-    why="Whoever is on the way can change what arrives: a tokenizer, labels, or weights.",
+    summary="a download over http from another network",
+    reason="Attackers on the network path can change the data: a tokenizer, labels, or weights.",
 )
 def plain_http(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]:
     fix = "use https, or keep the file in the repository"
     for key, value in config.message.parameters.items():
-        host = _far(value.string_value) if value.string_value.startswith("http://") else None
+        host = (
+            _remote_host(value.string_value) if value.string_value.startswith("http://") else None
+        )
         if host:
             message = f"{key} is fetched from {host} without encryption"
             yield Hit(message, fix, config.span("parameters", key, "string_value"))
-    for named in called(code, _DOWNLOADS) if "http://" in code.source.text else ():
-        host = _far(named.call.text(0, "url") or "")
+    for qualified_call in calls_of(code, _DOWNLOADS) if "http://" in code.source.text else ():
+        host = _remote_host(qualified_call.call.text(0, "url") or "")
         if host:
-            message = f"{named.call.dotted} fetches from {host} without encryption"
-            yield Hit(message, fix, *code.at(named.call.node))
+            message = f"{qualified_call.call.dotted} fetches from {host} without encryption"
+            yield Hit(message, fix, *code.node_location(qualified_call.call.node))
 
 
-def _far(text: str) -> str | None:
-    """The host of an http URL, where it is not in the own network, as far as its name tells."""
+def _remote_host(text: str) -> str | None:
+    """Return the host of an http URL; None if its name looks like the local network."""
     match = _URL.match(text)
-    return match[1] if match and not _NEAR.fullmatch(match[1].lower()) else None
+    return match[1] if match and not _LOCAL_HOST.fullmatch(match[1].lower()) else None

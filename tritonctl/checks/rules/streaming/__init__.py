@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC4xx: whether streamed responses arrive whole, in order, and can be cancelled."""
+"""TC4xx: completeness, order and cancellation of streamed responses."""
 
 from tritonctl.checks.rules.streaming import bls, ensembles, ordering, python_code, running
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC417 to TC420: a model.py whose loops keep others waiting.
+"""TC417 to TC420: loops in a model.py that block other requests.
 
 Sources: https://github.com/triton-inference-server/python_backend#request-cancellation-handling and
 https://github.com/triton-inference-server/python_backend#async-execute
@@ -10,40 +10,41 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.senders import (
+from tritonctl.checks.analysis.response_senders import (
     Senders,
     is_true,
-    leaves,
-    loop_around,
+    may_leave,
+    resending_loop,
     senders_of,
 )
-from tritonctl.checks.analysis.streams import composing, instances, streaming_code
+from tritonctl.checks.analysis.streams import composing_models, min_instances, streaming_code
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource, dotted_name, own_nodes
+from tritonctl.checks.model_py.source import PythonSource, dotted_name, scope_nodes
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error, warning
 
 
 @advice(
     "TC417 deaf-to-cancellation",
-    summary="a decoupled Python model that streams and never asks `is_cancelled`",
-    why="A Python model learns of a cancelled request only by asking; until then it works for "
-    "a client that has left, and others wait.",
+    summary="a decoupled Python model that streams and never calls `is_cancelled`",
+    reason="A Python model notices a cancelled request only through `is_cancelled`. Otherwise it "
+    "works for a client that has left, and others wait.",
     answers=("server#5833", "server#4818", "server#8030"),
 )
 def uncancellable(repository: Repository) -> Iterator[Hit]:
-    steps = composing(repository)
+    step_names = composing_models(repository)
     for model in repository.models.values():
         # Triton 2.51 does not pass a cancellation on to the steps of an ensemble.
         code, senders = streaming_code(model), senders_of(model)
-        if not code or not senders or model.name in steps or "cancel" in code.source.text:
+        if not code or not senders or model.name in step_names or "cancel" in code.source.text:
             continue
-        streamed = [send for send in senders.sends if loop_around(send) is not None]
+        streamed = [send for send in senders.sends if resending_loop(send) is not None]
         if streamed:
             yield Hit(
-                "the loop goes on for clients that have gone",
-                "ask sender.is_cancelled() in every turn, and send the final flag if it is",
-                *code.at(streamed[0].call.node),
+                "the loop continues for clients that have left",
+                "call sender.is_cancelled() in every iteration, and send the final flag if it is "
+                "True",
+                *code.node_location(streamed[0].call.node),
                 model=model,
             )
 
@@ -51,22 +52,22 @@ def uncancellable(repository: Repository) -> Iterator[Hit]:
 @advice(
     "TC418 one-stream-at-a-time",
     summary="a decoupled Python model that streams inside `execute` and has one instance",
-    why="The instance takes no other request until `execute` is done: measured, the first "
-    "token of the last of 32 streams came after 20 s.",
+    reason="The instance starts no other request until `execute` returns. In a measurement, the "
+    "first token of the last of 32 streams came after 20 s.",
     answers=("tensorrtllm_backend#651",),
 )
-def one_by_one(
+def one_stream_at_a_time(
     streaming: PythonSource, senders: Senders, model: Model, repository: Repository
 ) -> Iterator[Hit]:
     execute = streaming.method("execute")
-    if instances(model, repository.target) > 1:
+    if min_instances(model, repository.target) > 1:
         return
     for send in senders.sends if isinstance(execute, ast.FunctionDef) else ():
-        if send.function is execute and send.sure and loop_around(send) is not None:
+        if send.function is execute and send.is_certain and resending_loop(send) is not None:
             yield Hit(
-                "a stream keeps the only instance: others wait until it has ended",
+                "a stream occupies the only instance: others wait until it has finished",
                 "stream in a thread or with `async def execute`, or give the model more instances",
-                *streaming.at(send.call.node),
+                *streaming.node_location(send.call.node),
             )
             return
 
@@ -74,8 +75,8 @@ def one_by_one(
 @error(
     "TC419 never-ready",
     summary="an `initialize` that never returns",
-    why="Triton waits for `initialize` indefinitely: the model is never ready, and a server "
-    "that loads it at its start is not ready either.",
+    reason="Triton waits for `initialize` indefinitely: the model is never ready, and neither is a "
+    "server that loads it at start.",
 )
 def never_ready(code: PythonSource) -> Iterator[Hit]:
     initialize = code.method("initialize")
@@ -85,25 +86,25 @@ def never_ready(code: PythonSource) -> Iterator[Hit]:
     for node in initialize.body:
         if isinstance(node, ast.Return):
             return
-        if _endless(node):
+        if _is_endless(node):
             yield Hit(
                 "initialize never returns from this loop",
                 "start the loop in a thread, and let initialize return",
-                *code.at(node),
+                *code.node_location(node),
             )
             return
-        loop = _thread_of(code, node) if isinstance(node, ast.Assign) else None
+        loop = _endless_thread_method(code, node) if isinstance(node, ast.Assign) else None
         if loop and isinstance(node, ast.Assign) and dotted_name(node.targets[0]) in joined:
             yield Hit(
-                f"initialize waits for a thread whose {loop} never ends",
-                "leave out join(): the thread keeps running during execute",
-                *code.at(node),
+                f"initialize waits for a thread whose {loop} never returns",
+                "remove join(): the thread keeps running during execute",
+                *code.node_location(node),
             )
             return
 
 
 def _joins(function: ast.FunctionDef) -> Iterator[ast.Call]:
-    """`thread.join()` without a timeout, among the function's own statements."""
+    """Yield each `thread.join()` without a timeout among the function's own statements."""
     for node in function.body:
         call = node.value if isinstance(node, ast.Expr) else None
         if not isinstance(call, ast.Call) or call.args or call.keywords:
@@ -112,27 +113,29 @@ def _joins(function: ast.FunctionDef) -> Iterator[ast.Call]:
             yield call
 
 
-def _endless(node: ast.AST) -> bool:
-    """`while True:` that nothing in it leaves; what calls may raise is not known."""
-    return isinstance(node, ast.While) and is_true(node.test) and not leaves(node)
+def _is_endless(node: ast.AST) -> bool:
+    """Whether a node is `while True:` without an exit; exceptions of calls are unknown."""
+    return isinstance(node, ast.While) and is_true(node.test) and not may_leave(node)
 
 
-def _goes_on(loop: ast.stmt) -> bool:
-    """Whether it calls nothing that is made to end a loop by what it raises."""
-    calls = [node for node in own_nodes(loop) if isinstance(node, ast.Call)]
+def _runs_forever(loop: ast.stmt) -> bool:
+    """Whether the loop calls no function that ends loops by raising."""
+    calls = [node for node in scope_nodes(loop) if isinstance(node, ast.Call)]
     names = {dotted_name(call.func).rpartition(".")[2] for call in calls}
     return not names & _MAY_RAISE
 
 
-def _thread_of(code: PythonSource, node: ast.Assign) -> str | None:
-    """The method that a new thread runs, if it has an endless loop among its own statements."""
+def _endless_thread_method(code: PythonSource, node: ast.Assign) -> str | None:
+    """Return the name of the method that a new thread runs, if it loops endlessly."""
     call = node.value
     if not isinstance(call, ast.Call) or dotted_name(call.func).rpartition(".")[2] != "Thread":
         return None
     for keyword in call.keywords:
         name = dotted_name(keyword.value) if keyword.arg == "target" else ""
         method = code.method(name.removeprefix("self.")) if name.startswith("self.") else None
-        if method is not None and any(_endless(one) and _goes_on(one) for one in method.body):
+        if method is not None and any(
+            _is_endless(statement) and _runs_forever(statement) for statement in method.body
+        ):
             return method.name
     return None
 
@@ -140,19 +143,19 @@ def _thread_of(code: PythonSource, node: ast.Assign) -> str | None:
 @warning(
     "TC420 sleeping-coroutine",
     summary="an asynchronous `execute` of a decoupled model that calls time.sleep",
-    why="The requests of an instance run side by side in one event loop: a wait without `await` "
+    reason="The requests of an instance run concurrently in one event loop: a wait without `await` "
     "blocks all of them.",
 )
-def blocked(streaming: PythonSource) -> Iterator[Hit]:
+def sleeping_coroutine(streaming: PythonSource) -> Iterator[Hit]:
     execute = streaming.method("execute")
     if not isinstance(execute, ast.AsyncFunctionDef):
         return
-    for call in streaming.called("sleep"):
-        if call.dotted == "time.sleep" and any(call.node is one for one in own_nodes(execute)):
+    for call in streaming.calls_named("sleep"):
+        if call.dotted == "time.sleep" and any(call.node is node for node in scope_nodes(execute)):
             yield Hit(
-                "this stops all requests of the instance, not only its own",
+                "this blocks all requests of the instance, not only this one",
                 "await asyncio.sleep(...) instead",
-                *streaming.at(call.node),
+                *streaming.node_location(call.node),
             )
 
 

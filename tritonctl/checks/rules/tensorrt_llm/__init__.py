@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC7xx: whether engine, configuration and release of TensorRT-LLM fit together."""
+"""TC7xx: mismatches between engine, configuration and release of TensorRT-LLM."""
 
 from tritonctl.checks.rules.tensorrt_llm import (
     engine,

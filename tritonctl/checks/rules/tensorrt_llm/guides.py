@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.trtllm_model import Deployment
+from tritonctl.checks.analysis.trtllm_model import TrtllmDeployment
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import error, warning
 
@@ -17,23 +17,24 @@ from tritonctl.checks.rule import error, warning
 @warning(
     "TC709 guided-decoding-off",
     summary="guided decoding that is requested and stays off",
-    why="The model loads, and requests with a guide are answered without it or refused.",
+    reason="The model loads, and requests with a guide are answered without it or refused.",
+    shows="elsewhere",
 )
-def _guides_off(template: Deployment) -> Iterator[Hit]:
-    asked = template.text("guided_decoding_backend")
-    if asked is None:
+def _guides_off(template: TrtllmDeployment) -> Iterator[Hit]:
+    backend = template.text("guided_decoding_backend")
+    if backend is None:
         return
     if template.kind == "cpp" and _missing(template, "xgrammar_tokenizer_info_path"):
         yield Hit(
-            f"guided decoding by {asked} stays off: the C++ backend reads the tokenizer from "
-            "xgrammar_tokenizer_info_path, which is not given",
+            f"guided decoding by {backend} stays off: the C++ backend reads the tokenizer from "
+            "xgrammar_tokenizer_info_path, which is not set",
             "write that file with TensorRT-LLM's examples/generate_xgrammar_tokenizer_info.py "
             "and name it there",
             template.span("guided_decoding_backend"),
         )
-    elif template.kind == "python" and asked != "xgrammar":
+    elif template.kind == "python" and backend != "xgrammar":
         yield Hit(
-            f"guided decoding stays off: this model supports only xgrammar, not {asked}",
+            f"guided decoding stays off: this model supports only xgrammar, not {backend}",
             "set guided_decoding_backend to xgrammar",
             template.span("guided_decoding_backend"),
         )
@@ -42,31 +43,34 @@ def _guides_off(template: Deployment) -> Iterator[Hit]:
 @error(
     "TC710 guided-decoding-refused",
     summary="guided decoding that the model cannot load with",
-    why="The model is refused when it loads.",
+    reason="The model fails to load.",
+    shows="elsewhere",
 )
-def _guides_refused(template: Deployment) -> Iterator[Hit]:
-    asked = template.text("guided_decoding_backend")
-    if asked is None:
+def _guides_refused(template: TrtllmDeployment) -> Iterator[Hit]:
+    backend = template.text("guided_decoding_backend")
+    if backend is None:
         return
-    place = template.span("guided_decoding_backend")
+    span = template.span("guided_decoding_backend")
     if (
         template.kind == "cpp"
-        and asked != "xgrammar"
+        and backend != "xgrammar"
         and template.text("xgrammar_tokenizer_info_path")
     ):
         yield Hit(
-            f"guided_decoding_backend is {asked}: the backend tensorrtllm supports only xgrammar",
+            f"guided_decoding_backend is {backend}: the backend tensorrtllm supports only xgrammar",
             "set it to xgrammar",
-            place,
+            span,
         )
-    elif template.kind == "python" and asked == "xgrammar" and _missing(template, "tokenizer_dir"):
+    elif (
+        template.kind == "python" and backend == "xgrammar" and _missing(template, "tokenizer_dir")
+    ):
         yield Hit(
-            "guided decoding needs tokenizer_dir here, which is not given",
+            "guided decoding needs tokenizer_dir here, which is not set",
             "set tokenizer_dir to the folder with the model's tokenizer",
-            place,
+            span,
         )
 
 
-def _missing(deployment: Deployment, key: str) -> bool:
-    """Whether it is not given; TC109 reports an unfilled placeholder."""
-    return deployment.text(key) is None and not deployment.unfilled(key)
+def _missing(deployment: TrtllmDeployment, key: str) -> bool:
+    """Whether a parameter is not set; TC109 reports an unfilled placeholder."""
+    return deployment.text(key) is None and not deployment.has_placeholder(key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC2xx: whether declared tensors are those of the model's files, or of its Python code."""
+"""TC2xx: declared tensors that differ from the model's files or its Python code."""
 
 from tritonctl.checks.rules.tensors import (
     batch,
@@ -9,9 +9,11 @@ from tritonctl.checks.rules.tensors import (
     python_code,
     python_complete,
     python_config,
+    python_failures,
     python_io,
     python_methods,
     python_names,
+    python_objects,
     python_values,
     pytorch,
 )
@@ -24,9 +26,11 @@ __all__ = [
     "python_code",
     "python_complete",
     "python_config",
+    "python_failures",
     "python_io",
     "python_methods",
     "python_names",
+    "python_objects",
     "python_values",
     "pytorch",
 ]

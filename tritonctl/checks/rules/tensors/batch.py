@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC210 to TC215: shapes declared, against the model's own file; above all, the batch dimension.
+"""TC210 to TC215: declared shapes that differ from the model's file, mostly in the batch dimension.
 
-`max_batch_size` over 0 puts a batch dimension in front of every `dims`; 0 does not. Sources:
+A `max_batch_size` over 0 adds a batch dimension in front of every `dims`; 0 does not. Sources:
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
 #maximum-batch-size and https://github.com/triton-inference-server/onnxruntime_backend, what it
 checks when it loads a model.
@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, batches, completed
-from tritonctl.checks.analysis.placement import some
+from tritonctl.checks.analysis.declared import (
+    DeclaredTensor,
+    has_batch_dimension,
+    is_completed_from_file,
+)
+from tritonctl.checks.analysis.placement import join_some
 from tritonctl.checks.config.message import ConfigMessage
-from tritonctl.checks.findings import Edit, Hit
-from tritonctl.checks.places import Span
+from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
-from tritonctl.checks.rules.tensors.graph import as_dims, pairs
-from tritonctl.formats.graph_file import Graph, GraphTensor, Shape, shown
+from tritonctl.checks.rules.tensors.graph import format_dims, matching_tensors
+from tritonctl.checks.source_span import Span
+from tritonctl.formats.graph_file import GraphTensor, ModelGraph, Shape, format_shape
 
 Dims = tuple[int, ...]
 
@@ -27,29 +31,39 @@ Dims = tuple[int, ...]
 @error(
     "TC210 no-batch-dimension",
     summary="max_batch_size over 0 with a graph whose first dimension is fixed",
-    why="Triton would put several requests into one batch, for which the graph has no room: "
-    "the ONNX Runtime backend says `the first dimension must be -1` and refuses the model.",
+    reason="Triton would batch several requests, which the graph cannot accept: the ONNX Runtime "
+    "backend says `the first dimension must be -1` and refuses the model.",
     answers=("server#7462", "server#4159", "server#2387", "onnxruntime_backend#220"),
+    shows="elsewhere",
 )
-def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Iterator[Hit]:
-    if graph.format != "ONNX" or not batches(model):
+def no_batch_dimension(config: ConfigMessage, graph: ModelGraph, model: Model) -> Iterator[Hit]:
+    if graph.format != "ONNX" or not has_batch_dimension(model):
         return
-    if not completed(model):
-        fixed = [one for _, one, _ in _shapes(config, model, graph) if _is_fixed(one.shape or ())]
-    else:  # completed from the graph, of which every tensor must then have a batch
+    if not is_completed_from_file(model):
+        fixed = [
+            graph_tensor
+            for _, graph_tensor, _ in _comparable_shapes(config, model, graph)
+            if _has_fixed_first(graph_tensor.shape or ())
+        ]
+    else:  # completed from the graph, where every tensor must have a batch dimension
         tensors = (*graph.inputs, *graph.outputs)
-        fixed = [one for one in tensors if one.shape == () or _is_fixed(one.shape or ())]
+        fixed = [
+            graph_tensor
+            for graph_tensor in tensors
+            if graph_tensor.shape == () or _has_fixed_first(graph_tensor.shape or ())
+        ]
     if not fixed:
         return
     size = config.message.max_batch_size
     first = fixed[0]
     yield Hit(
-        f"max_batch_size: {size} asks for a batch dimension in front, and "
-        f"{some((one.name for one in fixed), 4)} {'have' if len(fixed) > 1 else 'has'} none in "
-        f"{graph.path.name}: {first.name} is {shown(first.shape or ())}"
+        f"max_batch_size: {size} requires a batch dimension in front, and "
+        f"{join_some((graph_tensor.name for graph_tensor in fixed), 4)} "
+        f"{'have' if len(fixed) > 1 else 'has'} none in "
+        f"{graph.path.name}: {first.name} is {format_shape(first.shape or ())}"
         f"{', its first dimension fixed' if first.shape else ''}",
         "export the graph with its first dimension dynamic; or set max_batch_size: 0 and write "
-        f"whole shapes into dims, {shown(first.shape or ())} for {first.name}",
+        f"whole shapes into dims, {format_shape(first.shape or ())} for {first.name}",
         config.span("max_batch_size"),
     )
 
@@ -57,205 +71,214 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
 @error(
     "TC211 batch-dimension-in-dims",
     summary="dims that repeat the batch dimension",
-    why="With max_batch_size over 0, dims are the shape of one request's share; the whole "
-    "shape has one dimension more than the graph, and the model is refused.",
+    reason="With max_batch_size over 0, dims omit the batch dimension. The full shape has one "
+    "dimension more than the graph, and the backend refuses the model.",
     answers=("server#1338",),
+    shows="elsewhere",
 )
-def batch_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    for tensor, one, dims in _shapes(config, model, judged) if batches(model) else ():
-        if _repeats(judged, dims, one.shape or ()):
-            whole = (-1, *dims)
+def batch_in_dims(config: ConfigMessage, compared_graph: ModelGraph, model: Model) -> Iterator[Hit]:
+    for tensor, graph_tensor, dims in (
+        _comparable_shapes(config, model, compared_graph) if has_batch_dimension(model) else ()
+    ):
+        if _repeats_batch(compared_graph, dims, graph_tensor.shape or ()):
+            full_shape = (-1, *dims)
             yield Hit(
                 f"dims of {tensor.name} repeat the batch dimension: max_batch_size already puts "
-                f"one in front, which makes {shown(whole)}, and {one.name} is "
-                f"{shown(one.shape or ())} in the graph",
-                f"leave the first one out: dims: [ {', '.join(map(str, dims[1:]))} ]"
+                f"one in front, which makes {format_shape(full_shape)}, and {graph_tensor.name} is "
+                f"{format_shape(graph_tensor.shape or ())} in the graph",
+                f"remove the first one: dims: [ {', '.join(map(str, dims[1:]))} ]"
                 if dims[1:]
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
-                _place(config, tensor),
-                edits=_without_first(model, tensor),
+                _dims_span(config, tensor),
             )
 
 
 @error(
     "TC212 batch-dimension-left-out",
     summary="dims without the batch dimension although max_batch_size is 0",
-    why="With max_batch_size 0 or absent, dims are the whole shape; a dimension less than the "
-    "graph has, and the model is refused.",
+    reason="Without max_batch_size, dims are the full shape. They have one dimension less than the "
+    "graph, and the backend refuses the model.",
     answers=("server#924",),
+    shows="elsewhere",
 )
-def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    if batches(model):
+def batch_not_in_dims(
+    config: ConfigMessage, compared_graph: ModelGraph, model: Model
+) -> Iterator[Hit]:
+    if has_batch_dimension(model):
         return
     short = [
-        (tensor, one, dims)
-        for tensor, one, dims in _shapes(config, model, judged)
-        if _leaves_out(dims, one.shape or ())
+        (tensor, graph_tensor, dims)
+        for tensor, graph_tensor, dims in _comparable_shapes(config, model, compared_graph)
+        if _omits_batch(dims, graph_tensor.shape or ())
     ]
     if not short:
         return
-    tensor, one, _dims = short[0]
+    tensor, graph_tensor, _dims = short[0]
     yield Hit(
-        "without max_batch_size, dims are whole shapes: "
-        f"{some((one.name for _, one, _ in short), 4)} {'leave' if len(short) > 1 else 'leaves'} "
-        f"out the first dimension, the batch; {one.name} is {shown(one.shape or ())} in the graph",
-        f"set max_batch_size, e.g. 8, or write dims: [ {as_dims(one.shape or ())} ]",
-        _place(config, tensor),
+        "without max_batch_size, dims are full shapes: "
+        f"{join_some((graph_tensor.name for _, graph_tensor, _ in short), 4)} "
+        f"{'omit' if len(short) > 1 else 'omits'} "
+        f"the first dimension, the batch; {graph_tensor.name} is "
+        f"{format_shape(graph_tensor.shape or ())} in the graph",
+        f"set max_batch_size, e.g. 8, or write dims: [ {format_dims(graph_tensor.shape or ())} ]",
+        _dims_span(config, tensor),
     )
 
 
 @error(
     "TC213 other-shape",
-    summary="dims that are not those of the model's file",
-    why="The backend compares the shapes when it loads the model, and refuses what differs; a "
+    summary="dims that differ from the model's file",
+    reason="The backend compares the shapes when it loads the model, and refuses differences. A "
     "reshape counts instead of dims.",
     answers=("server#4065",),
+    shows="elsewhere",
 )
-def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    batched = batches(model)
-    for tensor, one, dims in _shapes(config, model, judged):
-        shape = one.shape or ()
+def other_shape(config: ConfigMessage, compared_graph: ModelGraph, model: Model) -> Iterator[Hit]:
+    batched = has_batch_dimension(model)
+    for tensor, graph_tensor, dims in _comparable_shapes(config, model, compared_graph):
+        shape = graph_tensor.shape or ()
         if batched and (
-            _repeats(judged, dims, shape) or (judged.format == "ONNX" and _is_fixed(shape))
+            _repeats_batch(compared_graph, dims, shape)
+            or (compared_graph.format == "ONNX" and _has_fixed_first(shape))
         ):
             continue
-        if not batched and _leaves_out(dims, shape):
+        if not batched and _omits_batch(dims, shape):
             continue
-        own = shape[1:] if batched else shape
-        if _may_change(judged, tensor, batched) and len(own) == len(dims):
-            continue  # the sizes of its outputs follow from those of its inputs
-        if not _fits(dims, own, open_too=batched and judged.format != "ONNX"):
+        own_shape = shape[1:] if batched else shape
+        if _may_change(compared_graph, tensor, batched) and len(own_shape) == len(dims):
+            continue  # the output sizes follow from the input sizes
+        if not _fits(dims, own_shape, allow_open=batched and compared_graph.format != "ONNX"):
             field = "dims" if tensor.reshape is None else "reshape: { shape"
             yield Hit(
-                f"{tensor.name} is {shown((-1, *dims) if batched else dims)}"
+                f"{tensor.name} is {format_shape((-1, *dims) if batched else dims)}"
                 f"{', the batch in front,' if batched else ''} by the configuration and "
-                f"{shown(shape)} in {judged.path.name}",
-                f"write {field}: [ {as_dims(own)} ]"
-                if own
+                f"{format_shape(shape)} in {compared_graph.path.name}",
+                f"write {field}: [ {format_dims(own_shape)} ]"
+                if own_shape
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
-                _place(config, tensor, _differing(dims, own)),
+                _dims_span(config, tensor, _first_difference(dims, own_shape)),
             )
 
 
 @error(
     "TC214 scalar-with-dims",
     summary="dims of more than 1 for a tensor that is a scalar in the graph",
-    why="A scalar has one element: the backend takes only dims of 1 for it.",
+    reason="A scalar has one element: the backend accepts only dims of 1.",
+    shows="elsewhere",
 )
-def scalar(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
-    for tensor, one in pairs(model, onnx):
+def scalar_with_dims(config: ConfigMessage, onnx: ModelGraph, model: Model) -> Iterator[Hit]:
+    for tensor, graph_tensor in matching_tensors(model, onnx):
         dims = _declared_shape(tensor)
-        if one.shape == () and dims is not None and any(size != 1 for size in dims):
+        if graph_tensor.shape == () and dims is not None and any(size != 1 for size in dims):
             yield Hit(
-                f"{tensor.name} is a scalar in {onnx.path.name} and {shown(dims)} here",
+                f"{tensor.name} is a scalar in {onnx.path.name} and {format_shape(dims)} here",
                 "write dims: [ 1 ]",
-                _place(config, tensor),
+                _dims_span(config, tensor),
             )
 
 
 @warning(
     "TC215 narrower-output",
     summary="dims of an output that fix a size which the graph leaves open",
-    why="The ONNX Runtime backend wants dims of outputs to be exactly the graph's: the model "
-    "is refused, unless ONNX Runtime works out that size when it loads the graph.",
+    reason="The ONNX Runtime backend requires exactly the graph's dims for outputs. It refuses the "
+    "model, unless ONNX Runtime infers that size when it loads the graph.",
+    shows="elsewhere",
 )
-def narrower_output(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
-    batched = batches(model)
-    for tensor, one, dims in _shapes(config, model, onnx):
-        own = (one.shape or ())[1:] if batched else one.shape or ()
-        if tensor.path[0] != "output" or not _fits(dims, own):
+def narrower_output(config: ConfigMessage, onnx: ModelGraph, model: Model) -> Iterator[Hit]:
+    batched = has_batch_dimension(model)
+    for tensor, graph_tensor, dims in _comparable_shapes(config, model, onnx):
+        own_shape = (graph_tensor.shape or ())[1:] if batched else graph_tensor.shape or ()
+        if tensor.path[0] != "output" or not _fits(dims, own_shape):
             continue
-        for index, size in enumerate(own):
+        for index, size in enumerate(own_shape):
             if isinstance(size, str) and dims[index] != -1:
                 yield Hit(
                     f"dims of {tensor.name} fix a size, {dims[index]}, that {onnx.path.name} "
-                    f"leaves open: {shown(one.shape or ())}",
+                    f"leaves open: {format_shape(graph_tensor.shape or ())}",
                     f"write -1, or export the graph with {dims[index]} there",
-                    _place(config, tensor, index),
+                    _dims_span(config, tensor, index),
                 )
                 break
 
 
-def _shapes(
-    config: ConfigMessage, model: Model, graph: Graph
-) -> Iterator[tuple[Tensor, GraphTensor, Dims]]:
-    """What can be compared by shape: no scalars, nothing ragged, no outputs cut up by batches."""
-    if not batches(model) and _may_batch(model, graph):
-        return  # the backend may put a batch dimension in front of them all
+def _comparable_shapes(
+    config: ConfigMessage, model: Model, graph: ModelGraph
+) -> Iterator[tuple[DeclaredTensor, GraphTensor, Dims]]:
+    """Yield the tensors with comparable shapes: no scalars, ragged inputs or split outputs."""
+    if not has_batch_dimension(model) and _may_batch(model, graph):
+        return  # the backend may add a batch dimension to all of them
     reshaped = config.message.parameters.get("RESHAPE_IO_LAYERS")
     if graph.format != "ONNX" and reshaped is not None:
         return
-    cut = {name for one in config.message.batch_output for name in one.target_name}
-    for tensor, one in pairs(model, graph):
+    cut_names = {
+        name for graph_tensor in config.message.batch_output for name in graph_tensor.target_name
+    }
+    for tensor, graph_tensor in matching_tensors(model, graph):
         dims = _declared_shape(tensor)
-        if dims is not None and one.shape and not tensor.ragged and tensor.name not in cut:
-            yield tensor, one, dims
+        if (
+            dims is not None
+            and graph_tensor.shape
+            and not tensor.ragged
+            and tensor.name not in cut_names
+        ):
+            yield tensor, graph_tensor, dims
 
 
-def _declared_shape(tensor: Tensor) -> Dims | None:
-    """The shape that the backend sees."""
+def _declared_shape(tensor: DeclaredTensor) -> Dims | None:
+    """Return the shape that the backend gets."""
     return tensor.dims if tensor.reshape is None else tensor.reshape
 
 
-def _may_batch(model: Model, graph: Graph) -> bool:
+def _may_batch(model: Model, graph: ModelGraph) -> bool:
     """Whether the backend may complete max_batch_size, which changes what dims mean."""
     if graph.format != "ONNX" and graph.batched is not None:
-        return graph.batched  # which is all that the OpenVINO backend goes by
+        return graph.batched  # the only criterion of the OpenVINO backend
     tensors = (*graph.inputs, *graph.outputs)
-    fixed = any(one.shape == () or _is_fixed(one.shape or ()) for one in tensors)
-    return completed(model) and (graph.format != "ONNX" or not fixed)
+    fixed = any(
+        graph_tensor.shape == () or _has_fixed_first(graph_tensor.shape or ())
+        for graph_tensor in tensors
+    )
+    return is_completed_from_file(model) and (graph.format != "ONNX" or not fixed)
 
 
-def _may_change(graph: Graph, tensor: Tensor, batched: bool) -> bool:
-    """Whether an output gets other sizes, as OpenVINO gives it once a batch is set."""
+def _may_change(graph: ModelGraph, tensor: DeclaredTensor, batched: bool) -> bool:
+    """Whether OpenVINO may change the sizes of an output when a batch is set."""
     sets_batch = graph.format != "ONNX" and (batched or graph.batched is not False)
     return sets_batch and tensor.path[0] == "output"
 
 
-def _is_fixed(shape: Shape) -> bool:
+def _has_fixed_first(shape: Shape) -> bool:
     return bool(shape) and isinstance(shape[0], int)
 
 
-def _repeats(graph: Graph | None, dims: Dims, shape: Shape) -> bool:
-    fixed = graph is not None and graph.format == "ONNX" and _is_fixed(shape)
+def _repeats_batch(graph: ModelGraph | None, dims: Dims, shape: Shape) -> bool:
+    fixed = graph is not None and graph.format == "ONNX" and _has_fixed_first(shape)
     if fixed or len(dims) != len(shape) or not _fits(dims[1:], shape[1:]):
         return False
     return len(dims) > 1 or dims == (-1,)
 
 
-def _leaves_out(dims: Dims, shape: Shape) -> bool:
+def _omits_batch(dims: Dims, shape: Shape) -> bool:
     return len(dims) == len(shape) - 1 and _fits(dims, shape[1:])
 
 
-def _fits(dims: Dims, shape: Shape, *, open_too: bool = False) -> bool:
-    """Whether every size that the graph fixes is the one declared; open_too: or none is."""
+def _fits(dims: Dims, shape: Shape, *, allow_open: bool = False) -> bool:
+    """Whether every fixed size of the graph is declared, or optionally declared as -1."""
     return len(dims) == len(shape) and all(
-        isinstance(size, str) or own == size or (open_too and own == -1)
-        for own, size in zip(dims, shape, strict=True)
+        isinstance(size, str) or declared == size or (allow_open and declared == -1)
+        for declared, size in zip(dims, shape, strict=True)
     )
 
 
-def _differing(dims: Dims, shape: Shape) -> int:
+def _first_difference(dims: Dims, shape: Shape) -> int:
     if len(dims) != len(shape):
         return 0
     return next(i for i, size in enumerate(shape) if isinstance(size, int) and dims[i] != size)
 
 
-def _dims_path(tensor: Tensor) -> tuple[str | int, ...]:
+def _dims_path(tensor: DeclaredTensor) -> tuple[str | int, ...]:
     return (*tensor.path, "dims") if tensor.reshape is None else (*tensor.path, "reshape", "shape")
 
 
-def _place(config: ConfigMessage, tensor: Tensor, index: int = 0) -> Span:
+def _dims_span(config: ConfigMessage, tensor: DeclaredTensor, index: int = 0) -> Span:
     return config.span(*_dims_path(tensor), index)
-
-
-def _without_first(model: Model, tensor: Tensor) -> tuple[Edit, ...]:
-    """Where dims are one list of several sizes, its first one can be struck out."""
-    config, path = model.config, _dims_path(tensor)
-    if model.file is None or (*path, 1) not in config.values:
-        return ()
-    first, second = config.values[(*path, 0)], config.values[(*path, 1)]
-    between = model.file.source.text[first.end : second.start]
-    if between.strip() != ",":
-        return ()
-    return (Edit(Span(first.start, second.start), ""),)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC204 to TC209, TC215 to TC217: names and types declared, against the model's own file.
+"""TC204 to TC209, TC216 and TC217: declared names and types that differ from the model's file.
 
 Sources: https://github.com/triton-inference-server/onnxruntime_backend (what it checks when it
 loads a model; its README on optional inputs), https://github.com/triton-inference-server/
@@ -12,44 +12,48 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import (
-    Tensor,
-    batches,
-    declares,
+    DeclaredTensor,
+    comparable_graph,
+    has_batch_dimension,
+    has_declared,
     inputs,
-    judged_graph,
     outputs,
 )
-from tritonctl.checks.analysis.placement import some
+from tritonctl.checks.analysis.placement import join_some
 from tritonctl.checks.config.message import ConfigMessage
-from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
-from tritonctl.formats.graph_file import Graph, GraphTensor, Shape
+from tritonctl.formats.graph_file import GraphTensor, ModelGraph, Shape
 
-_WHY_INTERFACE = "The backend compares names, types and shapes when it loads the model, and refuses"
+_INTERFACE_REASON = (
+    "The backend compares names, types and shapes when it loads the model, and refuses"
+)
 
 
-def tensor_named(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
-    """The tensor of that name."""
+def find_tensor(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
+    """Return the tensor with that name, or None."""
     return next((tensor for tensor in tensors if name in tensor.names), None)
 
 
-def pairs(model: Model, graph: Graph) -> Iterator[tuple[Tensor, GraphTensor]]:
-    """Declared tensors, each with the one of the graph that has its name."""
+def matching_tensors(
+    model: Model, graph: ModelGraph
+) -> Iterator[tuple[DeclaredTensor, GraphTensor]]:
+    """Yield the declared tensors, each with the graph's tensor of the same name."""
     for tensor in inputs(model):
-        if one := tensor_named(tensor.name, graph.inputs + graph.defaults):
-            yield tensor, one
+        if graph_tensor := find_tensor(tensor.name, graph.inputs + graph.defaults):
+            yield tensor, graph_tensor
     for tensor in outputs(model):
-        if one := tensor_named(tensor.name, graph.outputs):
-            yield tensor, one
+        if graph_tensor := find_tensor(tensor.name, graph.outputs):
+            yield tensor, graph_tensor
 
 
-def fed_names(config: ConfigMessage, model: Model) -> set[str]:
-    """Every input of the model that Triton fills: of requests, sequences and batches."""
+def filled_input_names(config: ConfigMessage, model: Model) -> set[str]:
+    """Return the names of all inputs that Triton fills: from requests, sequences and batches."""
     message = config.message
     names = {tensor.name for tensor in inputs(model)}
-    names.update(name for one in message.batch_input for name in one.target_name)
+    names.update(name for batch_input in message.batch_input for name in batch_input.target_name)
     names.update(control.name for control in message.sequence_batching.control_input)
     names.update(state.input_name for state in message.sequence_batching.state)
     return names
@@ -58,34 +62,37 @@ def fed_names(config: ConfigMessage, model: Model) -> set[str]:
 @error(
     "TC204 not-a-tensor",
     summary="an ONNX graph with an input or output that is a sequence or a map",
-    why="The backend says `Unsupported ONNX Type` and refuses the model, declared or not.",
+    reason="The backend says `Unsupported ONNX Type` and refuses the model, declared or not.",
     answers=("server#3798", "onnxruntime_backend#94"),
+    shows="elsewhere",
 )
-def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
+def not_a_tensor(graph: ModelGraph, model: Model) -> Iterator[Hit]:
     for tensor in (*graph.inputs, *graph.defaults, *graph.outputs):
         if not tensor.is_tensor:
             yield Hit(
                 f"{tensor.name} of {graph.path.name} is a {tensor.kind}, not a tensor",
                 "export the graph with tensors only; for scikit-learn's classifiers, convert with "
                 "the option zipmap=False",
-                place=graph.path.relative_to(model.path).as_posix(),
+                relative_path=graph.path.relative_to(model.path).as_posix(),
             )
 
 
 @error(
     "TC205 type-unknown-to-triton",
     summary="a tensor of the graph whose type Triton does not support",
-    why="No data_type of the configuration corresponds to it: the model is refused.",
+    reason="No data_type of the configuration corresponds to it: the backend refuses the model.",
+    shows="elsewhere",
 )
-def type_unknown_to_triton(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
+def type_unknown_to_triton(config: ConfigMessage, onnx: ModelGraph, model: Model) -> Iterator[Hit]:
     declared = {tensor.name: tensor for tensor in (*inputs(model), *outputs(model))}
-    for one in (*onnx.inputs, *onnx.outputs):
-        needed = one in onnx.inputs or one.name in declared
-        if one.is_tensor and one.dtype is None and needed:
-            tensor = declared.get(one.name)
+    for graph_tensor in (*onnx.inputs, *onnx.outputs):
+        is_used = graph_tensor in onnx.inputs or graph_tensor.name in declared
+        if graph_tensor.is_tensor and graph_tensor.dtype is None and is_used:
+            tensor = declared.get(graph_tensor.name)
             path = tensor.path if tensor else ("input", 0)
             yield Hit(
-                f"{one.name} is of type {one.kind}, which the backend does not support",
+                f"{graph_tensor.name} is of type {graph_tensor.kind}, which the backend does not "
+                "support",
                 "put a Cast to float or another type in front of it when exporting",
                 config.span(*path, "data_type") if tensor else config.name_span(*path),
             )
@@ -94,60 +101,98 @@ def type_unknown_to_triton(config: ConfigMessage, onnx: Graph, model: Model) -> 
 @error(
     "TC206 unknown-tensor",
     summary="a declared input or output that the model's file does not have",
-    why=f"{_WHY_INTERFACE} it: unexpected inference input or output.",
+    reason=f"{_INTERFACE_REASON} it: unexpected inference input or output.",
+    shows="elsewhere",
 )
-def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    for tensors, there in (
-        (inputs(model), judged.inputs + judged.defaults),
-        (outputs(model), judged.outputs),
+def unknown_tensor(
+    config: ConfigMessage, compared_graph: ModelGraph, model: Model
+) -> Iterator[Hit]:
+    for tensors, graph_tensors in (
+        (inputs(model), compared_graph.inputs + compared_graph.defaults),
+        (outputs(model), compared_graph.outputs),
     ):
-        names = [one.name for one in there]
+        names = [graph_tensor.name for graph_tensor in graph_tensors]
         for tensor in tensors:
-            if tensor.name and tensor_named(tensor.name, there) is None:
+            if tensor.name and find_tensor(tensor.name, graph_tensors) is None:
                 yield Hit(
-                    f"{judged.path.name} has no {tensor.path[0]} {tensor.name}; it has "
-                    f"{some(names, 8) or 'none'}",
-                    _nearest(tensor.name, names),
+                    f"{compared_graph.path.name} has no {tensor.path[0]} {tensor.name}; it has "
+                    f"{join_some(names, 8) or 'none'}",
+                    _name_fix(tensor.name, names),
                     config.span(*tensor.path, "name"),
                 )
-    yield from _unknown_controls(config, judged)
+    yield from _unknown_controls(config, compared_graph)
+    if compared_graph.format == "ONNX":
+        yield from _unknown_batch_inputs(config, compared_graph)
+        yield from _unknown_states(config, compared_graph)
 
 
-def _unknown_controls(config: ConfigMessage, graph: Graph) -> Iterator[Hit]:
+def _unknown_batch_inputs(config: ConfigMessage, graph: ModelGraph) -> Iterator[Hit]:
+    for index, batch_input in enumerate(config.message.batch_input):
+        for number, name in enumerate(batch_input.target_name):
+            if name and find_tensor(name, graph.inputs + graph.defaults) is None:
+                yield Hit(
+                    f"{graph.path.name} has no input {name} for the batch_input",
+                    "export a graph with that input, or remove this batch_input",
+                    config.span("batch_input", index, "target_name", number),
+                )
+
+
+def _unknown_states(config: ConfigMessage, graph: ModelGraph) -> Iterator[Hit]:
+    for index, state in enumerate(config.message.sequence_batching.state):
+        for direction, name, tensors in (
+            ("input", state.input_name, graph.inputs + graph.defaults),
+            ("output", state.output_name, graph.outputs),
+        ):
+            if name and find_tensor(name, tensors) is None:
+                yield Hit(
+                    f"{graph.path.name} has no {direction} {name} for the sequence's state",
+                    _name_fix(name, [tensor.name for tensor in tensors]),
+                    config.span("sequence_batching", "state", index, f"{direction}_name"),
+                )
+
+
+def _unknown_controls(config: ConfigMessage, graph: ModelGraph) -> Iterator[Hit]:
     controls = config.message.sequence_batching.control_input
     for index, control in enumerate(controls):
-        if control.name and tensor_named(control.name, graph.inputs + graph.defaults) is None:
+        if control.name and find_tensor(control.name, graph.inputs + graph.defaults) is None:
             yield Hit(
                 f"{graph.path.name} has no input {control.name} for the sequence's control",
-                "name the input that takes it, or leave that control out",
+                "name the input that receives it, or remove that control",
                 config.span("sequence_batching", "control_input", index, "name"),
             )
 
 
-def _nearest(name: str, names: list[str]) -> str:
-    lower = {one.lower(): one for one in names}
-    close = suggest(name.lower(), lower)
-    return f"did you mean {lower[close]}?" if close else "name it as the graph does"
+def _name_fix(name: str, names: list[str]) -> str:
+    name_by_lower = {candidate.lower(): candidate for candidate in names}
+    close = suggest(name.lower(), name_by_lower)
+    return f"did you mean {name_by_lower[close]}?" if close else "name it as the graph does"
 
 
 @error(
     "TC207 undeclared-input",
     summary="an input that the model's file needs and the configuration does not declare",
-    why="The backend says `configuration expects 1 inputs, model provides 2` and refuses the "
+    reason="The backend says `configuration expects 1 inputs, model provides 2` and refuses the "
     "model.",
+    shows="elsewhere",
 )
-def undeclared_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
+def undeclared_input(
+    config: ConfigMessage, compared_graph: ModelGraph, model: Model
+) -> Iterator[Hit]:
     declared = inputs(model)
-    if not declares(model, "input"):
-        return  # the backend adds them
-    if any(tensor_named(one.name, judged.inputs + judged.defaults) is None for one in declared):
+    if not has_declared(model, "input"):
+        return  # the backend completes them
+    if any(
+        find_tensor(tensor.name, compared_graph.inputs + compared_graph.defaults) is None
+        for tensor in declared
+    ):
         return
-    fed = fed_names(config, model)
-    for one in judged.inputs:
-        if not fed.intersection(one.names):
+    fed = filled_input_names(config, model)
+    for tensor in compared_graph.inputs:
+        if not fed.intersection(tensor.names):
             yield Hit(
-                f"{judged.path.name} needs the input {one.name}, which is not declared",
-                f"add input [ {{ name: {_quoted(one.name)}{_declaration(model, one)} }} ], or "
+                f"{compared_graph.path.name} needs the input {tensor.name}, which is not declared",
+                f"add input [ {{ name: {_quoted(tensor.name)}{_declaration(model, tensor)} }} ], "
+                f"or "
                 "export the graph without it",
                 config.name_span("input", 0),
             )
@@ -157,20 +202,20 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _declaration(model: Model, one: GraphTensor) -> str:
-    if one.dtype is None or one.shape is None:
+def _declaration(model: Model, graph_tensor: GraphTensor) -> str:
+    if graph_tensor.dtype is None or graph_tensor.shape is None:
         return ""
-    own = one.shape[1:] if batches(model) else one.shape
-    return f" data_type: {one.dtype} dims: [ {as_dims(own) or 1} ]"
+    own_shape = graph_tensor.shape[1:] if has_batch_dimension(model) else graph_tensor.shape
+    return f" data_type: {graph_tensor.dtype} dims: [ {format_dims(own_shape) or 1} ]"
 
 
-def as_dims(shape: Shape) -> str:
-    """The shape as a configuration lists it."""
+def format_dims(shape: Shape) -> str:
+    """Return the shape in the format of dims."""
     return ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
 
 
-# Types that have no counterpart in a backend's library.
-UNKNOWN_TYPES = {
+# Triton types without a counterpart in a backend's library.
+UNSUPPORTED_TYPES = {
     "onnxruntime": {"TYPE_BF16"},
     "tensorrt": {"TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT16", "TYPE_FP64"}
     | {"TYPE_STRING"},
@@ -182,19 +227,32 @@ UNKNOWN_TYPES = {
 @error(
     "TC209 type-unknown-to-backend",
     summary="a declared data type that the backend's library does not have",
-    why="The table of types in Triton's documentation has no such type for this backend: the "
-    "model is refused.",
+    reason="The table of types in Triton's documentation has no such type for this backend, which "
+    "refuses the model.",
+    shows="elsewhere",
 )
 def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    unknown = UNKNOWN_TYPES.get(model.backend or "")
+    unsupported_types = UNSUPPORTED_TYPES.get(model.backend or "")
     version = model.served_version
-    # The PyTorch backend has a way for a model.py as well, which takes more.
-    if unknown is None or (version is not None and "model.py" in model.files_of(version)):
+    # The PyTorch backend also runs a model.py, which supports more types.
+    if unsupported_types is None or (
+        version is not None and "model.py" in model.version_files(version)
+    ):
         return
-    judged = judged_graph(model)
-    reported = {one.name for _, one in pairs(model, judged) if not one.dtype} if judged else set()
+    compared_graph = comparable_graph(model)
+    reported = (
+        {
+            graph_tensor.name
+            for _, graph_tensor in matching_tensors(model, compared_graph)
+            if not graph_tensor.dtype
+        }
+        if compared_graph
+        else set()
+    )
     for tensor in (*inputs(model), *outputs(model)):
-        if tensor.dtype in unknown and (tensor.name not in reported or model.backend == "openvino"):
+        if tensor.dtype in unsupported_types and (
+            tensor.name not in reported or model.backend == "openvino"
+        ):
             yield Hit(
                 f"{tensor.name} is {tensor.dtype}, a type that the backend {model.backend} does "
                 "not have",
@@ -205,45 +263,49 @@ def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit
 
 @error(
     "TC208 other-type",
-    summary="a declared data type that is not the one in the model's file",
-    why=f"{_WHY_INTERFACE} what differs.",
+    summary="a declared data type that differs from the model's file",
+    reason=f"{_INTERFACE_REASON} differences.",
     answers=("server#2644",),
+    shows="elsewhere",
 )
-def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    unknown = UNKNOWN_TYPES.get(model.backend or "", set()) | {"TYPE_INVALID"}
-    for tensor, one in pairs(model, judged):
-        # The OpenVINO backend converts types, so its graphs have none.
-        if one.dtype and tensor.dtype != one.dtype and tensor.dtype not in unknown:
-            span = config.span(*tensor.path, "data_type")
+def other_type(config: ConfigMessage, compared_graph: ModelGraph, model: Model) -> Iterator[Hit]:
+    unsupported_types = UNSUPPORTED_TYPES.get(model.backend or "", set()) | {"TYPE_INVALID"}
+    for tensor, graph_tensor in matching_tensors(model, compared_graph):
+        # The OpenVINO backend converts types, so its graphs have no dtype.
+        if (
+            graph_tensor.dtype
+            and tensor.dtype != graph_tensor.dtype
+            and tensor.dtype not in unsupported_types
+        ):
             yield Hit(
-                f"{tensor.name} is declared {tensor.dtype} and is {one.dtype} in "
-                f"{judged.path.name}",
-                f"declare it {one.dtype}, and make sure that clients send and expect that",
-                span,
-                edits=(Edit(span, one.dtype),),
+                f"{tensor.name} is declared {tensor.dtype} and is {graph_tensor.dtype} in "
+                f"{compared_graph.path.name}",
+                f"declare it {graph_tensor.dtype}, and make sure that clients send and expect that",
+                config.span(*tensor.path, "data_type"),
             )
 
 
 @error(
     "TC216 optional-without-default",
-    summary="an input that is optional and has no value in the graph, or the other way round",
-    why="The ONNX Runtime backend takes as optional just the inputs that have an initializer, "
-    "and those only without batching; anything else it refuses.",
+    summary="an optional input without a value in the graph, or a required input with one",
+    reason="The ONNX Runtime backend accepts as optional only inputs with an initializer, and only "
+    "without batching. It refuses anything else.",
+    shows="elsewhere",
 )
-def optional_input(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
+def optional_input(config: ConfigMessage, onnx: ModelGraph, model: Model) -> Iterator[Hit]:
     for tensor in inputs(model):
-        has_default = tensor_named(tensor.name, onnx.defaults) is not None
-        needed = tensor_named(tensor.name, onnx.inputs) is not None
+        has_default = find_tensor(tensor.name, onnx.defaults) is not None
+        is_required = find_tensor(tensor.name, onnx.inputs) is not None
         span = config.name_span(*tensor.path, "optional")
-        if tensor.optional and needed:
+        if tensor.optional and is_required:
             yield Hit(
                 f"{tensor.name} is declared optional, and {onnx.path.name} has no value for it",
                 "remove `optional: true`, or export the graph with an initializer of that name",
                 span,
             )
-        elif tensor.optional and has_default and batches(model):
+        elif tensor.optional and has_default and has_batch_dimension(model):
             yield Hit(
-                f"{tensor.name} is optional, which the backend takes only with max_batch_size: 0",
+                f"{tensor.name} is optional, which the backend accepts only with max_batch_size: 0",
                 "set max_batch_size: 0 and write the batch dimension into dims, or do not declare "
                 "it",
                 span,
@@ -259,20 +321,27 @@ def optional_input(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator
 @error(
     "TC217 ragged-needs-one-dimension",
     summary="allow_ragged_batch for an input that is not one row of elements in the graph",
-    why="Requests of different lengths become one row: an ONNX graph must take [-1], or the "
-    "model is refused.",
+    reason="Triton joins requests of different lengths into one row. An ONNX graph must accept "
+    "[-1], or the backend refuses the model.",
+    shows="elsewhere",
 )
-def ragged_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    if judged.format != "ONNX":
+def ragged_input(config: ConfigMessage, compared_graph: ModelGraph, model: Model) -> Iterator[Hit]:
+    if compared_graph.format != "ONNX":
         return
-    for tensor, one in pairs(model, judged):
-        flat = one.shape is not None and len(one.shape) == 1 and isinstance(one.shape[0], str)
-        if tensor.ragged and not flat:
-            written = "" if one.shape is None else f" of {len(one.shape)} dimensions"
+    for tensor, graph_tensor in matching_tensors(model, compared_graph):
+        is_one_row = (
+            graph_tensor.shape is not None
+            and len(graph_tensor.shape) == 1
+            and isinstance(graph_tensor.shape[0], str)
+        )
+        if tensor.ragged and not is_one_row:
+            rank_text = (
+                "" if graph_tensor.shape is None else f" of {len(graph_tensor.shape)} dimensions"
+            )
             yield Hit(
-                f"{tensor.name} is ragged: Triton joins the requests' elements in a row, which "
-                f"needs an input of one varying dimension, not one{written}",
-                "remove allow_ragged_batch and let clients pad, or export a graph that takes the "
-                "row and, by `batch_input`, where each request ends",
+                f"{tensor.name} is ragged: Triton joins the requests' elements into a row, which "
+                f"needs an input of one varying dimension, not one{rank_text}",
+                "remove allow_ragged_batch and let clients pad, or export a graph that accepts the "
+                "row and, through `batch_input`, the end of each request",
                 config.name_span(*tensor.path, "allow_ragged_batch"),
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC220 to TC222: whether a model.py is something that the Python backend can load.
+"""TC220 to TC222: a model.py that the Python backend cannot load or run.
 
 Source: https://github.com/triton-inference-server/python_backend#usage
 """
@@ -15,10 +15,10 @@ from tritonctl.checks.model_py.source import Function, PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
-from tritonctl.formats.graph_file import is_pointer
+from tritonctl.formats.graph_file import is_lfs_pointer
 
 _CLASS = "TritonPythonModel"
-# Which server runs the file is unknown, and its Python may be younger than ours.
+# The server's Python may be newer than ours: syntax that only newer versions accept.
 _YOUNGER_MESSAGE = re.compile(r"f-string|multiple exception types|too many statically nested")
 _YOUNGER_LINE = re.compile(r"\s*(type\s+\w|(async\s+)?(def|class)\s+\w+\s*\[)|.*\bt['\"]")
 
@@ -26,17 +26,18 @@ _YOUNGER_LINE = re.compile(r"\s*(type\s+\w|(async\s+)?(def|class)\s+\w+\s*\[)|.*
 @error(
     "TC220 invalid-python",
     summary="a model.py that Python cannot parse",
-    why="The backend imports it when the model is loaded; a syntax error refuses the model.",
+    reason="The backend imports it when it loads the model, and refuses the model for a syntax "
+    "error.",
 )
-def syntax(code: PythonSource) -> Iterator[Hit]:
-    if code.broken is None or code.span is None or is_pointer(code.path):
+def invalid_python(code: PythonSource) -> Iterator[Hit]:
+    if code.read_error is None or code.error_span is None or is_lfs_pointer(code.path):
         return
-    line = code.source.line(code.source.position(code.span.start)[0])
-    if not (_YOUNGER_MESSAGE.match(code.broken) or _YOUNGER_LINE.match(line)):
+    line = code.source.line(code.source.position(code.error_span.start)[0])
+    if not (_YOUNGER_MESSAGE.match(code.read_error) or _YOUNGER_LINE.match(line)):
         yield Hit(
-            f"{code.path.name} is not valid Python: {code.broken}",
+            f"{code.path.name} is not valid Python: {code.read_error}",
             "correct it; `python3 -m py_compile` reports the same",
-            code.span,
+            code.error_span,
             source=code.source,
         )
 
@@ -44,28 +45,30 @@ def syntax(code: PythonSource) -> Iterator[Hit]:
 @error(
     "TC221 no-model-class",
     summary="a model.py without a class TritonPythonModel",
-    why="The backend makes its instances from the class of this name and refuses the model "
-    "without.",
+    reason="The backend instantiates the class of this name and refuses the model without it.",
 )
-def no_class(code: PythonSource, model: Model) -> Iterator[Hit]:
+def no_model_class(code: PythonSource, model: Model) -> Iterator[Hit]:
     if code.tree is None or code.model_class is not None:
         return
-    if any(_may_make(node) for node in code.nodes):
+    if any(_may_bind_class(node) for node in code.nodes):
         return
     classes = [node for node in code.tree.body if isinstance(node, ast.ClassDef)]
-    near = suggest(_CLASS, [one.name for one in classes], likeness=0.7)
-    named = next((one for one in classes if one.name == near), None)
+    similar_name = suggest(_CLASS, [class_node.name for class_node in classes], cutoff=0.7)
+    similar_class = next(
+        (class_node for class_node in classes if class_node.name == similar_name), None
+    )
     yield Hit(
-        f"{code.path.name} has no class {_CLASS}" + (f", but {near}" if near else ""),
-        f"call the class {_CLASS}",
-        code.place(named) if named else None,
-        source=code.source if named else None,
-        place=f"{model.served_version}/{code.path.name}",
+        f"{code.path.name} has no class {_CLASS}"
+        + (f", but {similar_name}" if similar_name else ""),
+        f"name the class {_CLASS}",
+        code.node_span(similar_class) if similar_class else None,
+        source=code.source if similar_class else None,
+        relative_path=f"{model.served_version}/{code.path.name}",
     )
 
 
-def _may_make(node: ast.AST) -> bool:
-    """Whether a node could bind the class's name in a way other than a plain class."""
+def _may_bind_class(node: ast.AST) -> bool:
+    """Whether a node may bind the class's name other than by a class definition."""
     match node:
         case ast.ImportFrom():
             return any(
@@ -85,7 +88,7 @@ def _may_make(node: ast.AST) -> bool:
 @error(
     "TC222 no-execute",
     summary="a TritonPythonModel without the method execute",
-    why="The model is loaded and every request fails.",
+    reason="The model is loaded and every request fails.",
     shows="traffic",
 )
 def no_execute(code: PythonSource) -> Iterator[Hit]:
@@ -100,11 +103,11 @@ def no_execute(code: PythonSource) -> Iterator[Hit]:
     if code.method("execute") or any(_names_execute(node) for node in code.nodes):
         return
     names = [node.name for node in model_class.body if isinstance(node, Function)]
-    near = suggest("execute", names)
+    similar_name = suggest("execute", names)
     yield Hit(
-        f"{_CLASS} has no method execute" + (f", but {near}" if near else ""),
+        f"{_CLASS} has no method execute" + (f", but {similar_name}" if similar_name else ""),
         "add def execute(self, requests), which returns a response for each of them",
-        *code.at(model_class),
+        *code.node_location(model_class),
     )
 
 

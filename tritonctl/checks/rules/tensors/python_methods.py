@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC224 to TC229: what a model.py imports, how its methods are called, what they hand over.
+"""TC224 to TC229: imports, method signatures and return values of a model.py.
 
-Source: https://github.com/triton-inference-server/python_backend#usage, and each example tried on
+Source: https://github.com/triton-inference-server/python_backend#usage; each example was tried on
 tritonserver 2.51.
 """
 
@@ -13,18 +13,30 @@ from collections.abc import Iterator
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow
-from tritonctl.checks.model_py.source import Call, Function, PythonSource, dotted_name, own_nodes
+from tritonctl.checks.model_py.source import (
+    Function,
+    PythonCall,
+    PythonSource,
+    dotted_name,
+    scope_nodes,
+)
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 
-# What the backend puts into the module when it has imported model.py.
-_LATER = {"Tensor", "InferenceRequest", "InferenceResponse", "TritonError", "TritonModelException"}
+# Classes that the backend adds to the module after it has imported model.py.
+_LATE_CLASSES = {
+    "Tensor",
+    "InferenceRequest",
+    "InferenceResponse",
+    "TritonError",
+    "TritonModelException",
+}
 
 
 @error(
     "TC224 imported-too-early",
     summary="a class imported from triton_python_backend_utils at the top of model.py",
-    why="The backend adds its classes to that module after it has imported model.py: `cannot "
+    reason="The backend adds its classes to that module after it has imported model.py: `cannot "
     "import name 'Tensor'`, and the model is refused.",
     answers=("server#4870",),
 )
@@ -34,21 +46,21 @@ def imported_too_early(code: PythonSource) -> Iterator[Hit]:
     for node in code.tree.body:
         if not isinstance(node, ast.ImportFrom) or node.module != BACKEND_UTILS:
             continue
-        early = [alias.name for alias in node.names if alias.name in _LATER]
+        early = [alias.name for alias in node.names if alias.name in _LATE_CLASSES]
         if early:
             yield Hit(
                 f"{BACKEND_UTILS} has no {' and no '.join(early)} yet when the backend imports "
                 f"{code.path.name}",
-                f"import {BACKEND_UTILS} as pb_utils, and say pb_utils.{early[0]} where it is used",
-                *code.at(node),
+                f"import {BACKEND_UTILS} as pb_utils, and write pb_utils.{early[0]}",
+                *code.node_location(node),
             )
 
 
 @warning(
     "TC225 own-backend-utils",
     summary="a copy of triton_python_backend_utils.py next to the model",
-    why="It comes first, so that the model runs with the functions of another release than the "
-    "server's; where one is missing, it is refused.",
+    reason="The model imports the copy, which may be of another release than the server. If a "
+    "function is missing, the model is refused.",
     answers=("server#3332",),
 )
 def own_utils(model: Model) -> Iterator[Hit]:
@@ -56,28 +68,28 @@ def own_utils(model: Model) -> Iterator[Hit]:
     if model.backend != "python" or version is None:
         return
     name = f"{BACKEND_UTILS}.py"
-    if name in model.files_of(version):
+    if name in model.version_files(version):
         yield Hit(
             f"{name} next to the model hides the server's own",
-            "remove it: the backend finds its own",
-            place=f"{version}/{name}",
+            "remove it: the backend provides the module",
+            relative_path=f"{version}/{name}",
         )
 
 
 @error(
     "TC226 method-signature",
     summary="a method that cannot be called as the backend calls it",
-    why="initialize gets one argument, the constructor none, and auto_complete_config is "
-    "static: a TypeError refuses the model.",
+    reason="initialize gets one argument, the constructor none, and auto_complete_config is "
+    "static. Otherwise a TypeError makes the backend refuse the model.",
 )
-def signature(model: Model) -> Iterator[Hit]:
+def method_signature(model: Model) -> Iterator[Hit]:
     yield from _wrong_signatures(model, {"__init__": 1, "initialize": 2, "auto_complete_config": 1})
 
 
 @error(
     "TC227 execute-signature",
     summary="an execute that does not take the requests",
-    why="The model is loaded, and every request fails with a TypeError.",
+    reason="The model is loaded, and every request fails with a TypeError.",
     shows="traffic",
 )
 def execute_signature(model: Model) -> Iterator[Hit]:
@@ -85,7 +97,7 @@ def execute_signature(model: Model) -> Iterator[Hit]:
 
 
 _NO_RETURN = (ast.Yield, ast.YieldFrom, ast.Raise)
-_CALLED = {
+_EXPECTED_CALLS = {
     "__init__": "TritonPythonModel()",
     "initialize": "initialize(self, args)",
     "auto_complete_config": "@staticmethod auto_complete_config(auto_complete_model_config)",
@@ -93,42 +105,45 @@ _CALLED = {
 }
 
 
-def _wrong_signatures(model: Model, wanted: dict[str, int]) -> Iterator[Hit]:
+def _wrong_signatures(model: Model, argument_counts: dict[str, int]) -> Iterator[Hit]:
     code = model.code
-    for name, arguments in wanted.items() if code and code.model_class else ():
+    for name, arguments in argument_counts.items() if code and code.model_class else ():
         method = code.method(name) if code else None
-        # On a class, a plain function is called as a static one; `self` would be the argument.
-        if code is None or method is None or _takes(method, arguments):
+        # The backend calls a plain function on the class, so `self` would be the argument.
+        if code is None or method is None or _accepts_arguments(method, arguments):
             continue
         yield Hit(
-            f"{name} is called as {_CALLED[name]}, which {name}({ast.unparse(method.args)}) does "
+            f"{name} is called as {_EXPECTED_CALLS[name]}, which "
+            f"{name}({ast.unparse(method.args)}) does "
             "not take",
-            f"write def {_CALLED[name].removeprefix('@staticmethod ')}"
+            f"write def {_EXPECTED_CALLS[name].removeprefix('@staticmethod ')}"
             if name != "__init__"
             else "move what needs arguments into initialize(self, args)",
-            *code.at(method),
+            *code.node_location(method),
         )
 
 
-def _takes(method: Function, given: int) -> bool:
-    """Whether it can be called with so many arguments, `self` included."""
-    decorators = [dotted_name(one) for one in method.decorator_list]
+def _accepts_arguments(method: Function, argument_count: int) -> bool:
+    """Whether a method accepts that many arguments, including `self`."""
+    decorators = [dotted_name(decorator) for decorator in method.decorator_list]
     if decorators and decorators != ["staticmethod"]:
         return True
     if decorators and method.name in ("execute", "initialize"):
-        given -= 1
+        argument_count -= 1
     arguments = method.args
-    places = len(arguments.posonlyargs) + len(arguments.args)
-    needed = places - len(arguments.defaults)
+    positional_count = len(arguments.posonlyargs) + len(arguments.args)
+    required_count = positional_count - len(arguments.defaults)
     if any(default is None for default in arguments.kw_defaults):
         return False
-    return needed <= given and (given <= places or arguments.vararg is not None)
+    return required_count <= argument_count and (
+        argument_count <= positional_count or arguments.vararg is not None
+    )
 
 
 @error(
     "TC228 nothing-returned",
     summary="an execute that returns no responses",
-    why="Unless it sends them one by one, every client hangs.",
+    reason="Unless it sends them one by one, every client hangs.",
     shows="traffic",
 )
 def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]:
@@ -137,65 +152,70 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
         return
     if config.message.model_transaction_policy.decoupled:
         return
-    nodes = list(own_nodes(execute))
-    handed = any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
-    if handed or any(isinstance(node, _NO_RETURN) for node in nodes):
+    nodes = list(scope_nodes(execute))
+    returns_value = any(isinstance(node, ast.Return) and not _is_none(node) for node in nodes)
+    if returns_value or any(isinstance(node, _NO_RETURN) for node in nodes):
         return
-    if code.called("InferenceResponse") and not _answers_otherwise(code):
+    if code.calls_named("InferenceResponse") and not _may_answer_otherwise(code):
         yield Hit(
-            "execute returns nothing, so nobody receives its responses",
+            "execute returns nothing, so no client receives its responses",
             "return them: a list with one for each request, in their order",
-            *code.at(execute),
+            *code.node_location(execute),
         )
 
 
-def _answers_otherwise(code: PythonSource) -> bool:
-    """Whether responses may be sent one by one, or the model be made decoupled by its code."""
-    others = {"get_response_sender", "set_model_transaction_policy", "setattr", "exec"}
+def _is_none(node: ast.Return) -> bool:
+    """Whether a statement is `return` or `return None`."""
+    return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+
+
+def _may_answer_otherwise(code: PythonSource) -> bool:
+    """Whether the code may send responses one by one, or make the model decoupled."""
+    sender_names = {"get_response_sender", "set_model_transaction_policy", "setattr", "exec"}
     return any(
-        (isinstance(node, ast.Attribute) and node.attr in others)
-        or (isinstance(node, ast.Name) and node.id in others)
+        (isinstance(node, ast.Attribute) and node.attr in sender_names)
+        or (isinstance(node, ast.Name) and node.id in sender_names)
         for node in code.nodes
     )
 
 
 @error(
     "TC229 wrong-argument",
-    summary="a list where the backend takes one thing, or one thing where it takes a list",
-    why="A tensor is made of a numpy array, a response of a list of tensors, and execute "
-    "returns a list: anything else fails every request.",
+    summary="a list where the backend expects one object, or one object where it expects a list",
+    reason="A tensor takes a numpy array, a response a list of tensors, and execute returns a "
+    "list. Anything else fails every request.",
     shows="traffic",
 )
 def wrong_argument(code: PythonSource) -> Iterator[Hit]:
     execute = code.method("execute")
-    flow = Flow.of(code)
-    for call in (*code.called("Tensor"), *code.called("InferenceResponse")):
-        if not flow.may_fail(call.node) and (problem := _problem_of_call(flow, call)):
-            yield Hit(problem[0], problem[1], *code.at(call.node))
-    for node in own_nodes(execute) if execute else ():
+    flow = Flow.for_source(code)
+    for call in (*code.calls_named("Tensor"), *code.calls_named("InferenceResponse")):
+        if not flow.may_fail(call.node) and (problem := _call_problem(flow, call)):
+            yield Hit(problem[0], problem[1], *code.node_location(call.node))
+    for node in scope_nodes(execute) if execute else ():
         value = node.value if isinstance(node, ast.Return) else None
-        if value is not None and flow.calls_backend(value, "InferenceResponse"):
+        if value is not None and flow.is_backend_call(value, "InferenceResponse"):
             yield Hit(
                 "execute returns a response instead of a list of them",
                 "return a list with one response for each request",
-                *code.at(value),
+                *code.node_location(value),
             )
 
 
-def _problem_of_call(flow: Flow, call: Call) -> tuple[str, str] | None:
-    if flow.calls_backend(call.node, "Tensor"):
+def _call_problem(flow: Flow, call: PythonCall) -> tuple[str, str] | None:
+    if flow.is_backend_call(call.node, "Tensor"):
         array = call.argument(1)
-        value = flow.only_value(array) if array is not None and call.text(0) else None
+        value = flow.resolve_name(array) if array is not None and call.text(0) else None
         if isinstance(value, ast.List | ast.ListComp | ast.Constant):
             kind = "a list" if not isinstance(value, ast.Constant) else repr(value.value)[:40]
             return (
-                f"the tensor {call.text(0)} is made of {kind}, not of an array",
-                "make it an array: np.array(…, dtype=…)",
+                f"the tensor {call.text(0)} gets {kind} instead of an array",
+                "pass an array: np.array(…, dtype=…)",
             )
-    if flow.calls_backend(call.node, "InferenceResponse"):
+    if flow.is_backend_call(call.node, "InferenceResponse"):
         tensors = call.argument(0, "output_tensors")
-        value = flow.only_value(tensors) if tensors is not None else None
-        if value is not None and flow.calls_backend(value, "Tensor"):
+        value = flow.resolve_name(tensors) if tensors is not None else None
+        if value is not None and flow.is_backend_call(value, "Tensor"):
             return (
                 "output_tensors is one tensor, not a list",
                 "put it into brackets: output_tensors=[…]",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC244: names that a model.py defines nowhere, where it runs when the model is loaded.
+"""TC244: undefined names in code that runs when the model is loaded.
 
-Each example tried on tritonserver 2.51. Only what surely runs is judged.
+Each example was tried on tritonserver 2.51. The rule judges only code that certainly runs.
 """
 
 from __future__ import annotations
@@ -10,51 +10,79 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.completion import METHOD, completing
+from tritonctl.checks.analysis.completion import METHOD, auto_complete_method
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow
-from tritonctl.checks.model_py.source import Function, PythonSource, own_nodes
+from tritonctl.checks.model_py.source import Function, PythonSource, scope_nodes
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
 
 _LOADING = ("__init__", "initialize", METHOD)
-# With one of these, names may come from anywhere.
+# Code with one of these may define names dynamically.
 _MAKE_NAMES = {"exec", "eval", "globals", "vars", "locals", "setattr"}
 _COMPOUND = (ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match, ast.ClassDef, Function)
-# What is in these may never be looked up; nor may annotations.
-_MAYBE = (ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-# Fields of syntax trees that hold a name which is bound.
+# Names in these, and in annotations, may never be evaluated.
+_CONDITIONAL_NODES = (
+    ast.IfExp,
+    ast.BoolOp,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+# Fields of syntax trees that hold a bound name.
 _BINDING = ("name", "asname", "arg", "rest")
 
 
 @error(
     "TC244 undefined-name",
     summary="a name that model.py defines nowhere, used where the model is loaded",
-    why="Importing model.py, auto_complete_config and initialize are part of loading: a NameError "
-    "refuses the model.",
+    reason="Loading runs the import of model.py, auto_complete_config and initialize. For a "
+    "NameError the backend refuses the model.",
 )
 def undefined_name(code: PythonSource, model: Model, repository: Repository) -> Iterator[Hit]:
-    known = _defined(code)
-    for node in _looked_up(code, completing(model, repository) is not None) if known else ():
-        if node.id not in known and not hasattr(builtins, node.id):
-            near = suggest(node.id, known)
+    defined_names = _defined_names(code)
+    for node in (
+        _names_read_on_load(code, auto_complete_method(model, repository) is not None)
+        if defined_names
+        else ()
+    ):
+        if node.id not in defined_names and not hasattr(builtins, node.id):
+            similar_name = suggest(node.id, defined_names)
             yield Hit(
                 f"{code.path.name} defines no {node.id}",
-                f"did you mean {near}?" if near else f"import or define {node.id}",
-                *code.at(node),
+                f"did you mean {similar_name}?" if similar_name else f"import or define {node.id}",
+                *code.node_location(node),
             )
 
 
-def _defined(code: PythonSource) -> set[str]:
-    """The names that are bound anywhere in the file; none where any may be."""
-    names = {name for node in code.nodes for name in _bound(node)}
-    makes = any(isinstance(node, ast.Name) and node.id in _MAKE_NAMES for node in code.nodes)
-    return set() if makes or "*" in names else names
+def undefined_names_in(code: PythonSource, name: str) -> Iterator[Hit]:
+    """Yield a hit for each undefined name that a method certainly reads."""
+    method, defined_names = code.method(name), _defined_names(code)
+    flow = Flow.for_source(code)
+    statements = method.body if method is not None and defined_names else ()
+    for node in (name_node for statement in statements for name_node in _names_read(statement)):
+        if node.id in defined_names or hasattr(builtins, node.id):
+            continue
+        if method is not None and flow.always_runs(node, method) and not flow.may_fail(node):
+            similar_name = suggest(node.id, defined_names)
+            yield Hit(
+                f"{code.path.name} defines no {node.id}",
+                f"did you mean {similar_name}?" if similar_name else f"import or define {node.id}",
+                *code.node_location(node),
+            )
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a node binds, in whatever scope; `import a.b` binds `a`."""
+def _defined_names(code: PythonSource) -> set[str]:
+    """Return the names bound anywhere in the file; an empty set if any name may be defined."""
+    names = {name for node in code.nodes for name in _bound_names(node)}
+    makes_names = any(isinstance(node, ast.Name) and node.id in _MAKE_NAMES for node in code.nodes)
+    return set() if makes_names or "*" in names else names
+
+
+def _bound_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds in any scope; `import a.b` binds `a`."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     if isinstance(node, ast.Global | ast.Nonlocal):
@@ -65,33 +93,37 @@ def _bound(node: ast.AST) -> Iterator[str]:
             yield name.partition(".")[0]
 
 
-def _looked_up(code: PythonSource, completes: bool) -> Iterator[ast.Name]:
-    """The names that are surely looked up when the model is loaded, module names aside."""
-    flow = Flow.of(code)
+def _names_read_on_load(code: PythonSource, completes: bool) -> Iterator[ast.Name]:
+    """Yield the names that are certainly read when the model is loaded."""
+    flow = Flow.for_source(code)
     for statement in code.tree.body if code.tree else ():
         if not isinstance(statement, _COMPOUND):
-            yield from (node for node in _names(statement) if _always(flow, node, statement))
+            yield from (
+                node for node in _names_read(statement) if _is_always_read(flow, node, statement)
+            )
     for name in _LOADING:
         method = code.method(name)
         if method is not None and (completes or name != METHOD):
-            for node in (one for statement in method.body for one in _names(statement)):
-                if flow.surely_runs(node, method) and not flow.may_fail(node):
+            for node in (
+                name_node for statement in method.body for name_node in _names_read(statement)
+            ):
+                if flow.always_runs(node, method) and not flow.may_fail(node):
                     yield node
 
 
-def _names(statement: ast.stmt) -> Iterator[ast.Name]:
-    """The names that it reads. Those with two underscores are the module's own."""
-    nodes = own_nodes(statement) if not isinstance(statement, ast.AnnAssign) else ()
+def _names_read(statement: ast.stmt) -> Iterator[ast.Name]:
+    """Yield the names that a statement reads, without the module's own dunder names."""
+    nodes = scope_nodes(statement) if not isinstance(statement, ast.AnnAssign) else ()
     for node in nodes:
         match node:
             case ast.Name(ctx=ast.Load()) if not node.id.startswith("__"):
                 yield node
 
 
-def _always(flow: Flow, node: ast.AST, statement: ast.stmt) -> bool:
+def _is_always_read(flow: Flow, node: ast.AST, statement: ast.stmt) -> bool:
     while node is not statement:
-        above = flow.parent(node)
-        if above is None or isinstance(above, _MAYBE):
+        parent = flow.parent(node)
+        if parent is None or isinstance(parent, _CONDITIONAL_NODES):
             return False
-        node = above
+        node = parent
     return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC10x and TC110: whether config.pbtxt can be read, and says what it seems to say."""
+"""TC10x and TC110: a config.pbtxt that is unreadable or misleading."""
 
 from tritonctl.checks.rules.text import config_text
 

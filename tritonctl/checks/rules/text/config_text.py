@@ -1,57 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC1xx: whether config.pbtxt can be read, and says what it seems to say."""
+"""TC1xx: a config.pbtxt that is unreadable or misleading."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.placement import some
+from tritonctl.checks.analysis.placement import join_some
 from tritonctl.checks.analysis.releases import newer_fields
+from tritonctl.checks.config.meanings import (
+    CAPITALS,
+    certain_field,
+    certain_value,
+    field_remedy,
+    value_remedy,
+)
 from tritonctl.checks.config.message import ConfigMessage, Mistake, Problem
+from tritonctl.checks.config.textproto import Scalar
 from tritonctl.checks.findings import Edit, Hit
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import CONFIG, ConfigFile, Repository
 from tritonctl.checks.rule import error, warning
-from tritonctl.errors import suggest
+from tritonctl.checks.source_span import Span
 
-# NVIDIA's samples have ${name}; Jinja and shell templates are put around them. Of bounded length:
-# a line may be a whole file of things that begin so.
+# NVIDIA's samples have ${name}; others are Jinja and shell templates. The length is limited,
+# because a line may be a whole file of unclosed placeholders.
 _PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.{,200}?\}\}|<%.{,200}?%>")
 _VARIABLE = re.compile(r"\$\{\w+\}")
-# A string that is not closed matches, too, without its end: what is in it is read only once.
+# Also matches an unclosed string, without its end, so that its content is scanned only once.
 _STRING_OR_COMMENT = re.compile(r"""(["'])(?:(?!\1)[^\\\n]|\\.)*+(\1?)|#[^\n]*""")
-# As in `count: INSTANCE_NUM`, which scripts replace by sed.
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*_*[A-Z0-9_]+")
-# Of NVIDIA's templates: without them no model loads.
-_NEEDED = {"gpt_model_type", "gpt_model_path", "tokenizer_dir"}
-_MOST_SHOWN = 60
-_MOST_NAMES = 240
+# Parameters of NVIDIA's templates without which no model loads.
+_REQUIRED_PARAMETERS = {"gpt_model_type", "gpt_model_path", "tokenizer_dir"}
+_MAX_PLACEHOLDER_CHARS = 60
+_MAX_LIST_CHARS = 240
 
 
 @error(
     "TC101 unreadable-config",
     summary="a config.pbtxt that cannot be read",
-    why="Triton refuses the model; a folder in its place crashes tritonserver 2.51.",
+    reason="Triton refuses the model. A folder of that name crashes tritonserver 2.51.",
+    reports_unread_values=True,
 )
-def unreadable(file: ConfigFile) -> Iterator[Hit]:
-    if file.unreadable:
+def unreadable_config(file: ConfigFile) -> Iterator[Hit]:
+    if file.read_error:
         yield Hit(
-            f"config.pbtxt cannot be read: {file.unreadable}",
+            f"config.pbtxt cannot be read: {file.read_error}",
             "make it a readable text file; `ls -lL` shows what it is",
-            place=CONFIG,
+            relative_path=CONFIG,
         )
 
 
 @error(
     "TC102 placeholder-left",
     summary="a template's placeholder that was not filled",
-    why="Triton says `Expected integer or identifier, got: $` and refuses the model.",
+    reason="Triton says `Expected integer or identifier, got: $` and refuses the model.",
     answers=("server#8592", "tensorrtllm_backend#207", "tensorrtllm_backend#61"),
+    reports_unread_values=True,
 )
 def placeholder(file: ConfigFile) -> Iterator[Hit]:
-    # Blanks as long as what they replace, so that every place stays where it is.
-    yield from _unfilled(_PLACEHOLDER, _STRING_OR_COMMENT.sub(_blank, file.source.text), 0)
+    # Strings and comments become blanks of the same length, so that spans stay valid.
+    yield from _placeholder_hits(_PLACEHOLDER, _STRING_OR_COMMENT.sub(_blank, file.source.text), 0)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -62,40 +69,41 @@ def _blank(match: re.Match[str]) -> str:
 @warning(
     "TC109 placeholder-in-string",
     summary="a template's placeholder inside a string",
-    why="Triton uses the placeholder as the value, which fails much later, if at all.",
+    reason="Triton uses the placeholder as the value, which fails late or never.",
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
+    reports_unread_values=True,
 )
 def placeholder_in_string(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
     unset = _unset_parameters(config)
     if unset:
         yield Hit(
-            f"{len(unset)} parameters have not been filled: {some(unset)}",
+            f"{len(unset)} parameters have not been filled: {join_some(unset)}",
             "fill those that you need, with NVIDIA's tools/fill_template.py -i "
-            f"{file.source.name} NAME:VALUE,…, and leave the others, or remove them",
+            f"{file.source.name} NAME:VALUE,…, and keep or remove the others",
             next(iter(unset.values())),
-            why="NVIDIA's models take a parameter that is still its placeholder as absent: its "
-            "default counts. Other models take it as the value.",
+            reason="NVIDIA's models treat an unfilled placeholder as a missing parameter and use "
+            "the default. Other models use the placeholder as the value.",
         )
     reported = {span.start for span in unset.values()}
     for match in _STRING_OR_COMMENT.finditer(file.source.text):
         if not match.group().startswith("#") and match.start() not in reported:
-            yield from _unfilled(_VARIABLE, match.group(), match.start())
+            yield from _placeholder_hits(_VARIABLE, match.group(), match.start())
 
 
 def _unset_parameters(config: ConfigMessage) -> dict[str, Span]:
-    """The places of those that one finding is enough for: several, and none that has to be set."""
+    """Return the spans of several unfilled, optional parameters, which share one finding."""
     unset = {
         key: config.span("parameters", key, "string_value")
         for key, value in config.message.parameters.items()
-        if key not in _NEEDED and _VARIABLE.fullmatch(value.string_value)
+        if key not in _REQUIRED_PARAMETERS and _VARIABLE.fullmatch(value.string_value)
     }
-    return dict(sorted(unset.items(), key=lambda one: one[1])) if len(unset) > 1 else {}
+    return dict(sorted(unset.items(), key=lambda item: item[1])) if len(unset) > 1 else {}
 
 
-def _unfilled(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]:
+def _placeholder_hits(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]:
     for match in pattern.finditer(text):
         yield Hit(
-            f"the placeholder {match.group()[:_MOST_SHOWN]} has not been filled",
+            f"the placeholder {match.group()[:_MAX_PLACEHOLDER_CHARS]} has not been filled",
             "write the value there, or render the template with all of its values",
             Span(match.start() + offset, match.end() + offset),
         )
@@ -104,42 +112,62 @@ def _unfilled(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]
 @error(
     "TC103 invalid-text-format",
     summary="a config.pbtxt that is not protobuf's text format",
-    why="Triton refuses the model: it ignores a file with a syntax error entirely.",
+    reason="Triton refuses the model: it ignores a file with a syntax error entirely.",
+    reports_unread_values=True,
 )
-def syntax(file: ConfigFile) -> Iterator[Hit]:
-    if file.broken and not any(placeholder(file)):
+def invalid_text_format(file: ConfigFile) -> Iterator[Hit]:
+    if file.parse_error and not any(placeholder(file)):
         yield Hit(
-            f"invalid text format: {file.broken.problem}",
+            f"invalid text format: {file.parse_error.problem}",
             "correct it there: nothing after it was read",
-            file.broken.span,
+            file.parse_error.span,
         )
 
 
-@error("TC104 unknown-field", summary="a field that Triton's model configuration does not have")
+@error(
+    "TC104 unknown-field",
+    summary="a field that Triton's model configuration does not have",
+    reports_unread_values=True,
+)
 def unknown_field(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
-    yield from _with_nearest(config, file, "unknown")
+    yield from _hits_with_suggestion(config, file, "unknown")
 
 
-@error("TC105 wrong-type", summary="a value of another type than its field's")
+@error(
+    "TC105 wrong-type",
+    summary="a value whose type differs from its field's",
+    reports_unread_values=True,
+)
 def wrong_type(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
-    yield from _with_nearest(config, file, "type")
+    yield from _hits_with_suggestion(config, file, "type")
 
 
 def _problems(config: ConfigMessage, mistake: Mistake) -> list[Problem]:
     return [problem for problem in config.problems if problem.mistake == mistake]
 
 
-def _given_twice(config: ConfigMessage, mistake: Mistake) -> Iterator[Hit]:
+def _problem_hits(config: ConfigMessage, mistake: Mistake) -> Iterator[Hit]:
     for problem in _problems(config, mistake):
         yield Hit(problem.text, "remove the wrong one", problem.span)
+    yield from _omitted(config, mistake)
 
 
-def _with_nearest(config: ConfigMessage, file: ConfigFile, mistake: Mistake) -> Iterator[Hit]:
+def _omitted(config: ConfigMessage, mistake: Mistake) -> Iterator[Hit]:
+    """Yield a hit that stands for the problems beyond those that were retained."""
+    count = config.problem_counts[mistake] - len(_problems(config, mistake))
+    if count:
+        yield Hit("", "", omitted=count)
+
+
+def _hits_with_suggestion(
+    config: ConfigMessage, file: ConfigFile, mistake: Mistake
+) -> Iterator[Hit]:
     for problem in _problems(config, mistake):
-        written = file.source.text[problem.span.start : problem.span.end].strip("\"'")
-        nearest = suggest(written, problem.names)
-        # Of an enum, whose values are such words, it may be anything.
-        if mistake == "type" and not problem.names and _CAPITALS.fullmatch(written):
+        written = file.source.text[problem.span.start : problem.span.end]
+        # For an enum, whose values are capitals too, it may be a misspelling.
+        certain = _certain_text(problem, written)
+        is_word = mistake == "type" and not problem.names and certain is None
+        if is_word and CAPITALS.fullmatch(written):
             yield Hit(
                 f"{problem.text}; {written} looks like an unfilled placeholder of a template",
                 "write the value in its place: "
@@ -147,59 +175,80 @@ def _with_nearest(config: ConfigMessage, file: ConfigFile, mistake: Mistake) -> 
                 problem.span,
             )
             continue
-        # Another name of a field is a slip of the pen; another value may be meant otherwise.
-        edits = (Edit(problem.span, nearest),) if nearest and mistake == "unknown" else ()
-        yield Hit(problem.text, _instead(problem, nearest), problem.span, edits=edits)
+        edits = (Edit(problem.span, certain),) if certain else ()
+        yield Hit(problem.text, _problem_fix(problem, written), problem.span, edits=edits)
+    yield from _omitted(config, mistake)
 
 
-def _instead(problem: Problem, nearest: str | None) -> str:
-    if nearest:
-        return f"did you mean {nearest}?"
-    known = ", ".join(sorted(problem.names))
-    if known and len(known) <= _MOST_NAMES:
-        return f"it is one of {known}"
+def _certain_text(problem: Problem, written: str) -> str | None:
+    """Return what surely was meant; a similar name alone may mean something else."""
+    if problem.descriptor is None:
+        return None
+    if problem.mistake == "unknown":
+        return certain_field(written, problem.descriptor.fields_by_name)
+    if not isinstance(problem.value, Scalar):
+        return None
+    return certain_value(problem.descriptor, problem.value, written)
+
+
+def _problem_fix(problem: Problem, written: str) -> str:
+    remedy, names = None, problem.names
+    if problem.mistake == "unknown":
+        names = tuple(problem.descriptor.fields_by_name)
+        remedy = field_remedy(written, problem.descriptor, problem.value, problem.path)
+    elif isinstance(problem.value, Scalar):
+        remedy = value_remedy(problem.descriptor, problem.value, written)
+    if remedy:
+        return remedy
+    candidates = ", ".join(sorted(names))
+    if candidates and len(candidates) <= _MAX_LIST_CHARS:
+        return f"it is one of {candidates}"
     return "remove it" if problem.mistake == "unknown" else "write such a value"
 
 
 @error(
     "TC106 given-again",
-    summary="a field of one value that is given twice, or together with one that excludes it",
+    summary="a single-value field that is repeated, or set together with an exclusive one",
+    reports_unread_values=True,
 )
 def given_again(config: ConfigMessage) -> Iterator[Hit]:
-    return _given_twice(config, "again")
+    return _problem_hits(config, "again")
 
 
 @warning(
     "TC108 key-again",
-    summary="a key of a map that is given twice",
-    why="Triton silently takes the last one, so the values above it have no effect.",
+    summary="a repeated key of a map",
+    reason="Triton silently uses the last value; earlier ones have no effect.",
+    reports_unread_values=True,
 )
 def key_again(config: ConfigMessage) -> Iterator[Hit]:
-    return _given_twice(config, "key-again")
+    return _problem_hits(config, "key-again")
 
 
 @warning(
     "TC110 default-overwritten",
-    summary="a field that is given again after its default value: 0, false or an empty string",
-    why="Triton refuses a field that is given twice, but cannot tell its default value from "
-    "none: it silently takes the last value.",
+    summary="a field that is repeated after its default value: 0, false or an empty string",
+    reason="Triton refuses a repeated field, but cannot tell a default value from an unset field: "
+    "it silently uses the last value.",
+    reports_unread_values=True,
 )
-def overwritten(config: ConfigMessage) -> Iterator[Hit]:
-    return _given_twice(config, "overwritten")
+def default_overwritten(config: ConfigMessage) -> Iterator[Hit]:
+    return _problem_hits(config, "overwritten")
 
 
 @error(
     "TC107 field-too-new",
     summary="a field that the target version does not know",
-    why="An unknown field makes the whole file unreadable: the model is refused.",
+    reason="An unknown field makes the whole file unreadable: Triton refuses the model.",
+    reports_unread_values=True,
 )
 def newer_field(config: ConfigMessage, repository: Repository) -> Iterator[Hit]:
     version = repository.target.version
     if version is None:
         return
     newer = newer_fields(version)
-    for place, span in config.names.items():
-        name = ".".join(part for part in place if isinstance(part, str))
+    for path, span in config.name_spans.items():
+        name = ".".join(part for part in path if isinstance(part, str))
         if first := newer.get(name):
             yield Hit(
                 f"{name} came with Triton {first}: {version} cannot read a file that has it",

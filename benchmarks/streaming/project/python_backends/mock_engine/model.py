@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 
 from mockdecoder.decoder import MockDecoder
-from textlib.engine_service import EngineModel, Service
-from textlib.request_tensors import SequenceLimits
-from textlib.triton_edge import loading
+from textlib.engine.service import EngineModel, EngineService
+from textlib.triton.edge import reporting_load_errors
+from textlib.triton.request_tensors import SequenceLimits
 
 
 class TritonPythonModel(EngineModel):
@@ -14,7 +14,7 @@ class TritonPythonModel(EngineModel):
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Start the loop."""
-        with loading(args) as parameters:
+        with reporting_load_errors(args) as parameters:
             longest = parameters.integer("max_seq_len")
             limits = SequenceLimits(
                 max_input_len=parameters.integer("max_input_len"),
@@ -25,5 +25,7 @@ class TritonPythonModel(EngineModel):
             )
             capacity = parameters.integer("max_num_seqs")
             # No metrics: the other variants have none.
-            service = Service(MockDecoder(limits.vocab_size), limits, capacity, publishes=False)
+            service = EngineService(
+                MockDecoder(limits.vocab_size), limits, capacity, publishes_metrics=False
+            )
             self.serve(args, parameters, service)

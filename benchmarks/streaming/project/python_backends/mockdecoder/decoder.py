@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mockdecoder.steps import Pace, token_id
-from textlib.engine_contract import Progress
-from textlib.request_tensors import GenerationRequest
-from textlib.token_chunk import FinishReason
+from textlib.engine.contract import StreamProgress
+from textlib.tokens.token_chunk import FinishReason
+from textlib.triton.request_tensors import GenerationRequest
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class MockDecoder:
         budget = request.sampling.max_tokens
         self._sequences[stream_id] = _Sequence(int(request.token_ids[0]), budget)
 
-    def step(self) -> Sequence[Progress]:
+    def step(self) -> Sequence[StreamProgress]:
         """Wait for the tick, then give every sequence its next id."""
         self._pace.wait()
         progress = [self._advance(key, item) for key, item in self._sequences.items()]
@@ -43,8 +43,8 @@ class MockDecoder:
         """Forget a sequence."""
         self._sequences.pop(stream_id, None)
 
-    def _advance(self, stream_id: int, sequence: _Sequence) -> Progress:
+    def _advance(self, stream_id: int, sequence: _Sequence) -> StreamProgress:
         made = token_id(sequence.first_prompt_id, sequence.made, self._vocab_size)
         sequence.made += 1
         done = sequence.made >= sequence.budget
-        return Progress(stream_id, [made], FinishReason.LENGTH if done else FinishReason.NONE)
+        return StreamProgress(stream_id, [made], FinishReason.LENGTH if done else FinishReason.NONE)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""A builder process makes the engine: request, fingerprint, runner, stages, lock."""

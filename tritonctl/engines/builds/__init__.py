@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine builds: request, fingerprint, stages, runner, builder process, lock."""

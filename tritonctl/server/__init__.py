@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""A project's Triton: started, supervised, reloaded and stopped, here or in containers."""

@@ -21,9 +21,9 @@ from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.logprobs import vocabulary_of
 from tritonctl.frontend.planning import PromptPlan, plan_prompts, surely_fits
-from tritonctl.frontend.request_telemetry import CallTelemetry
 from tritonctl.frontend.routing.router import ReplicaPlacement
 from tritonctl.frontend.sampling import sampling_of_choice
+from tritonctl.frontend.telemetry import CallTelemetry
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.text_request import TextGenerationRequest, Usage
 from tritonctl.frontend.upstream import TritonServers

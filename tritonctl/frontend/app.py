@@ -167,7 +167,9 @@ class ApiEndpoint:
         """Answer one request."""
         request = HttpRequest(scope, receive, send)
         request.record.endpoint = self.path
-        self.state.telemetry.start_request(request)
+        request.telemetry = self.state.telemetry.start_request(
+            request.scope, request.id, request.record
+        )
         state = self.state
         try:
             if self.path != _OPENAPI_PATH:
@@ -184,7 +186,7 @@ class ApiEndpoint:
             _LOG.exception("%s %s failed", request.id, self.path)
             await request.refuse(errors.internal_error())
         finally:
-            state.telemetry.record_finished_request(request)
+            state.telemetry.record_finished_request(request.telemetry)
 
 
 @dataclass(frozen=True)

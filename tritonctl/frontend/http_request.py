@@ -16,7 +16,7 @@ import orjson
 
 from tritonctl.frontend.budgets.tenant import ALL_CLIENTS, TenantLimits
 from tritonctl.frontend.errors import ApiError, Headers
-from tritonctl.frontend.request_telemetry import RequestRecord, RequestTelemetry
+from tritonctl.frontend.telemetry import RequestRecord, RequestTelemetry
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,7 +42,7 @@ class HttpRequest:
     send: Send
     id: str = ""  # returned as `x-request-id`; a valid id of the client is used
     record: RequestRecord = field(default_factory=lambda: RequestRecord(time.monotonic()))
-    telemetry: RequestTelemetry = field(init=False)  # set by Telemetry.start_request
+    telemetry: RequestTelemetry = field(init=False)  # of Telemetry.start_request
     started: bool = False
     finished: bool = False
     tenant: TenantLimits = ALL_CLIENTS

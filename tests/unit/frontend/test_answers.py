@@ -40,7 +40,7 @@ async def answering(
     state = AppState(config_of(MODEL), ensemble.connect)
     await state.open()
     try:
-        state.telemetry.start_request(http)
+        http.telemetry = state.telemetry.start_request(http.scope, http.id, http.record)
         target = RequestTarget(MODEL, MODEL)
         generation = TextGenerationRequest(
             target, ("one two",), SamplingParameters(), answers, "prompt"

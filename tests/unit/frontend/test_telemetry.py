@@ -19,8 +19,7 @@ from tritonctl.frontend.access_log import AccessLog
 from tritonctl.frontend.draining import PROBE, Draining
 from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.metrics import MAX_LABEL_VALUES, FrontendMetrics
-from tritonctl.frontend.request_telemetry import RequestRecord
-from tritonctl.frontend.telemetry import Telemetry
+from tritonctl.frontend.telemetry import RequestRecord, Telemetry
 from tritonctl.frontend.tracing import Tracer
 
 CHAT = "/v1/chat/completions"
@@ -62,6 +61,12 @@ class World:
         }
         return HttpRequest(scope, _unused, _unused, record=RequestRecord(self.now))
 
+    def start(self, exchange: HttpRequest) -> None:
+        """As the app does it."""
+        exchange.telemetry = self.observer.start_request(
+            exchange.scope, exchange.id, exchange.record
+        )
+
     def values(self, name: str) -> dict[tuple[str, ...], float]:
         """The samples of a metric by the values of their labels."""
         families = text_string_to_metric_families(self.metrics.page().decode())
@@ -93,7 +98,7 @@ def world() -> Iterator[World]:
 def _answered(world: World, exchange: HttpRequest) -> None:
     """An answer of three tokens: the first after 50 ms, then two at once 20 ms later."""
     facts = exchange.record
-    world.observer.start_request(exchange)
+    world.start(exchange)
     facts.tenant, facts.model, facts.stream = "acme", "speller", True
     exchange.telemetry.mark_admitted()
     call = exchange.telemetry.start_call({"max_tokens": 8, "temperature": None})
@@ -106,7 +111,7 @@ def _answered(world: World, exchange: HttpRequest) -> None:
     facts.model_version = call.model_version = "7"
     call.end(5, 3, "stop")
     world.now = 100.08
-    world.observer.record_finished_request(exchange)
+    world.observer.record_finished_request(exchange.telemetry)
 
 
 def test_a_whole_answer_in_the_metrics(world: World) -> None:
@@ -132,13 +137,13 @@ def test_a_whole_answer_in_the_metrics(world: World) -> None:
 def test_a_request_is_in_flight_while_it_lasts(world: World) -> None:
     """From its admission to its end, with its client gone, too."""
     exchange = world.exchange()
-    world.observer.start_request(exchange)
+    world.start(exchange)
     assert world.values(counted.IN_FLIGHT) == {}
     exchange.record.model = "speller"
     exchange.telemetry.mark_admitted()
     assert world.values(counted.IN_FLIGHT) == {("none", "speller"): 1}
     exchange.record.outcome = "cancelled"
-    world.observer.record_finished_request(exchange)
+    world.observer.record_finished_request(exchange.telemetry)
     assert world.values(counted.IN_FLIGHT) == {("none", "speller"): 0}
     assert world.values(f"{counted.REQUESTS}_total") == {("none", "speller", CHAT, "cancelled"): 1}
 
@@ -161,9 +166,9 @@ def test_a_request_is_in_flight_while_it_lasts(world: World) -> None:
 def test_refusals_by_reason(world: World, status: int, code: str, outcome: str, why: str) -> None:
     """What a client sent is no label: the model that nobody serves is `none`."""
     exchange = world.exchange()
-    world.observer.start_request(exchange)
+    world.start(exchange)
     exchange.record.status, exchange.record.outcome = status, code
-    world.observer.record_finished_request(exchange)
+    world.observer.record_finished_request(exchange.telemetry)
     assert world.values(f"{counted.REFUSALS}_total") == {("none", "none", why): 1}
     assert world.values(f"{counted.REQUESTS}_total") == {("none", "none", CHAT, outcome): 1}
     (line,) = world.lines()
@@ -176,10 +181,10 @@ def test_labels_are_bounded(world: World) -> None:
     """Beyond the most, tenants and models count together; paths that are none do from the start."""
     for number in range(MAX_LABEL_VALUES + 20):
         exchange = world.exchange(path=f"/nothing/{number}")
-        world.observer.start_request(exchange)
+        world.start(exchange)
         exchange.record.tenant = f"tenant-{number}"
         exchange.record.status = 404
-        world.observer.record_finished_request(exchange)
+        world.observer.record_finished_request(exchange.telemetry)
     seen = world.values(f"{counted.REQUESTS}_total")
     assert len({labels[0] for labels in seen}) == MAX_LABEL_VALUES - 1  # `none` is no tenant here
     assert {labels[2] for labels in seen} == {"other"}
@@ -215,8 +220,8 @@ def test_a_line_of_the_access_log(world: World) -> None:
 def test_the_access_log_keeps_to_its_lines(world: World) -> None:
     """A client's characters end no line, and its words are cut."""
     exchange = world.exchange(path="/a\u2028b\n" + "x" * 1000)
-    world.observer.start_request(exchange)
-    world.observer.record_finished_request(exchange)
+    world.start(exchange)
+    world.observer.record_finished_request(exchange.telemetry)
     text = world.log.getvalue()
     assert len(text.splitlines()) == 1
     assert len(text) < 700
@@ -226,8 +231,8 @@ def test_texts_are_logged_when_asked(world: World) -> None:
     """At their full length, by whoever put them into the facts."""
     exchange = world.exchange()
     exchange.record.text["prompt"] = QUESTION * 100
-    world.observer.start_request(exchange)
-    world.observer.record_finished_request(exchange)
+    world.start(exchange)
+    world.observer.record_finished_request(exchange.telemetry)
     assert world.lines()[0]["prompt"] == QUESTION * 100
 
 
@@ -259,11 +264,11 @@ def test_spans(world: World) -> None:
 def test_a_call_hands_its_trace_on(world: World) -> None:
     """Triton's spans hang below the call."""
     exchange = world.exchange(traceparent=f"00-{TRACE}-{PARENT}-01")
-    world.observer.start_request(exchange)
+    world.start(exchange)
     call = exchange.telemetry.start_call({})
     given = call.traceparent or ""
     call.end(0, 0, "stop")
-    world.observer.record_finished_request(exchange)
+    world.observer.record_finished_request(exchange.telemetry)
     (span,) = (span for name, span in world.finished().items() if name.startswith("chat"))
     assert given == f"00-{TRACE}-{span.context.span_id:016x}-01"
 
@@ -272,7 +277,7 @@ def test_what_is_not_sampled_hands_nothing_on() -> None:
     """Triton would trace whatever has a traceparent, whatever its flags say."""
     world = World(rate=10**12)
     exchange = world.exchange(traceparent=f"00-{TRACE}-{PARENT}-00")
-    world.observer.start_request(exchange)
+    world.start(exchange)
     assert exchange.telemetry.start_call({}).traceparent is None
     assert world.finished() == {}
 
@@ -281,9 +286,9 @@ def test_failures_in_spans(world: World) -> None:
     """Of the server's, not of a client's mistakes."""
     for status, code in ((503, "server_unavailable"), (400, "invalid_value")):
         exchange = world.exchange(path=CHAT if status == 503 else "/else")
-        world.observer.start_request(exchange)
+        world.start(exchange)
         exchange.record.status, exchange.record.outcome = status, code
-        world.observer.record_finished_request(exchange)
+        world.observer.record_finished_request(exchange.telemetry)
     spans = world.finished()
     assert spans[f"POST {CHAT}"].attributes["error.type"] == "unavailable"
     assert not spans[f"POST {CHAT}"].status.is_ok

@@ -25,8 +25,15 @@ from tritonctl.smoke.stream_checks import stream_checks
 from tritonctl.smoke.tensor_checks import tensor_checks
 from tritonctl.smoke.text_checks import TOKENS, text_checks, text_request
 from tritonctl.smoke.tokenizer import decoder_of
+from tritonctl.smoke.updates import (
+    ModelStates,
+    is_standby_copy,
+    models_in_update,
+    wait_for_update,
+)
 
 _PROMPT = "1"
+_ATTEMPTS = 3
 _NO_METRICS = "the URL of the server's metrics is unknown: set --metrics-url"
 
 
@@ -44,42 +51,94 @@ class SmokePlan:
     server_option: str | None = None  # names the server in commands; None: by its URL
 
 
+@dataclass(frozen=True)
+class _ServedModels:
+    """The models of a server at one moment."""
+
+    states: ModelStates  # of all models that the server lists
+    tested: Sequence[str]
+    configs: Mapping[str, Config]  # of the ready ones among `tested`, and of their steps
+
+
 def smoke_server(plan: SmokePlan, progress: Progress) -> SmokeReport:
-    """Test every model. Raises ServerError if the server is unreachable or has no model."""
+    """Test every model. Raises ServerError if the server is unreachable or has no model.
+
+    A model that fails while an update changes the server's models is tested again after it.
+    """
     with RecordingClient(plan.endpoint, plan.seconds) as client:
-        states = _states(plan, client)
-        configs = _configs(client, [name for name, reason in states.items() if not reason])
+        with progress.step("Waiting until no model is being loaded or unloaded"):
+            served = _served_models(plan, client)
         outcomes: list[SmokeOutcome] = []
-        for name, reason in sorted(states.items()):
-            if reason:
-                outcomes.append(SmokeOutcome(name, "ready", "fail", reason))
-                continue
+        for name in sorted(served.tested):
             with progress.step(f"Testing {name}"):
-                outcomes += _model_outcomes(name, configs, plan, client)
+                outcomes += _test_model(name, served, plan, client)
     return SmokeReport(plan.endpoint.url, tuple(outcomes))
 
 
-def _states(plan: SmokePlan, client: RecordingClient) -> dict[str, str]:
-    """Return the models to test, each with the reason why it is not ready, or ""."""
-    states = client.models()
+def _test_model(
+    name: str, served: _ServedModels, plan: SmokePlan, client: RecordingClient
+) -> list[SmokeOutcome]:
+    """Return the outcomes of one model; of the last attempt, if an update made others fail."""
+    for _ in range(_ATTEMPTS):
+        outcomes = _attempt(name, served, plan, client)
+        if all(outcome.status != "fail" for outcome in outcomes):
+            break
+        current = client.models()
+        if current is None or (current == served.states and not models_in_update(current)):
+            break
+        served = _served_models(plan, client)
+        if name not in served.tested:
+            return []  # the update has removed this version
+    return outcomes
+
+
+def _attempt(
+    name: str, served: _ServedModels, plan: SmokePlan, client: RecordingClient
+) -> list[SmokeOutcome]:
+    if is_standby_copy(name, served.states) and name not in plan.models:
+        return [SmokeOutcome(name, "answers", "skipped", "a standby copy of `tritonctl reload`")]
+    if reason := served.states[name]:
+        return [SmokeOutcome(name, "ready", "fail", reason)]
+    return list(_model_outcomes(name, served.configs, plan, client))
+
+
+def _served_models(
+    plan: SmokePlan, client: RecordingClient, attempts: int = _ATTEMPTS
+) -> _ServedModels:
+    """Return the models once no update changes them, or after `plan.seconds`.
+
+    Raises UsageError for models that the server does not have.
+    """
+    states = wait_for_update(client.models, plan.seconds)
     if states is None:
         if not plan.models:
             raise UsageError(
                 f"{client.url} lists its models only to callers with its token",
                 remedy="name the models: --models NAME",
             )
-        return dict.fromkeys(plan.models, "")
+        states = dict.fromkeys(plan.models, "")
+    tested = _tested_names(plan, client.url, states)
+    try:
+        configs = _configs(client, [name for name in tested if not states[name]])
+    except TritonctlError:  # such as for a model that was unloaded in between
+        if attempts == 1:
+            raise
+        return _served_models(plan, client, attempts - 1)
+    return _ServedModels(states, tested, configs)
+
+
+def _tested_names(plan: SmokePlan, url: str, states: ModelStates) -> Sequence[str]:
     if unknown_models := [name for name in plan.models if name not in states]:
         raise UsageError(
-            f"{client.url} has no model {', '.join(unknown_models)}",
+            f"{url} has no model {', '.join(unknown_models)}",
             remedy=choices(unknown_models[0], sorted(states), "it has"),
         )
     if not states:
         raise ServerError(
-            f"{client.url} has no model",
+            f"{url} has no model",
             remedy="load a model and try again; the server's log shows load failures",
         )
-    return {name: states[name] for name in plan.models or states}
+    return plan.models or list(states)
 
 
 def _configs(client: RecordingClient, names: Sequence[str]) -> dict[str, Config]:

@@ -20,6 +20,7 @@ from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
+from tritonctl.protocol.metrics import scrape
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository.choice import handwritten_by_name
 from tritonctl.repository.contents import HandwrittenModel
@@ -32,6 +33,7 @@ from tritonctl.runtimes.embedded.installation import install_server
 from tritonctl.runtimes.lifecycle import running_server
 from tritonctl.runtimes.model_swap import ModelSwap, with_serving_version
 from tritonctl.runtimes.reload_handwritten import reload_handwritten
+from tritonctl.runtimes.reload_memory import refuse_low_gpu_memory, refuse_low_host_memory
 from tritonctl.runtimes.server_arguments import has_response_cache
 from tritonctl.runtimes.server_state import ContainerServer, Server, ServerFiles, write_state
 from tritonctl.smoke.single_request import SmokeResult
@@ -77,6 +79,8 @@ def reload(
             project = project.only({*state.models, name})
         plan = plan_repository(project)
         refuse_other_server(project, plan, state, files, name, progress)
+        for server in current_servers(state):
+            refuse_low_gpu_memory(project, plan, name, scrape(server.metrics_url))
         artefact = plan.artefacts.get(name)
         if artefact is not None:
             require_unchanged(read_artefact(artefact.folder), progress)
@@ -187,6 +191,7 @@ def refuse_other_server(
     if isinstance(state, ContainerServer):
         refuse_other_container(project, plan, state, name)
         return
+    refuse_low_host_memory(project, plan, name)
     specification = json.loads(files.specification.read_text(encoding="utf-8"))
     if f"--model-repository={files.standby}" not in specification["argv"]:
         raise ServerError("an older tritonctl started the running server", remedy=restart_remedy)

@@ -233,14 +233,24 @@ def _devices(
     gpus: Sequence[str],
     memory: int | None,
 ) -> list[PlannedDevice]:
-    on_gpu = any(group.kind == "KIND_GPU" for group in model.serving.instance_group)
-    if figures.device == "host" or (figures.device == "any" and not on_gpu):
+    if _is_host(model, figures):
         return [PlannedDevice(HOST, memory or _host_memory())]
     if memory is not None:
         return [PlannedDevice(name, memory) for name in gpus or ("GPU",)]
     compatibility = table(project.root)
     target_gpus = [gpu_named(name, compatibility) for name in gpus] or compatibility.gpus
     return [PlannedDevice(gpu.name, gpu.memory_gib << 30) for gpu in target_gpus]
+
+
+def _is_host(model: Model, figures: BuilderFigures) -> bool:
+    on_gpu = any(group.kind == "KIND_GPU" for group in model.serving.instance_group)
+    return figures.device == "host" or (figures.device == "any" and not on_gpu)
+
+
+def runs_on_host(project: Project, model: Model) -> bool:
+    """Whether a model's engine is in the host's memory; True if its builder has no figures."""
+    figures = estimate_table(project.root).builders.get(model.engine.builder)
+    return figures is None or _is_host(model, figures)
 
 
 def _host_memory() -> int:

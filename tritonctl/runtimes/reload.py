@@ -79,8 +79,6 @@ def reload(
             project = project.only({*state.models, name})
         plan = plan_repository(project)
         refuse_other_server(project, plan, state, files, name, progress)
-        for server in current_servers(state):
-            refuse_low_gpu_memory(project, plan, name, scrape(server.metrics_url))
         artefact = plan.artefacts.get(name)
         if artefact is not None:
             require_unchanged(read_artefact(artefact.folder), progress)
@@ -165,6 +163,7 @@ def _reload_server(
                     raise with_serving_version(error, f"the previous version of {name}") from error
                 raise
             return _ServerReload(smoke_result, (), 0, (), sum(gaps))
+        refuse_low_gpu_memory(project, plan, name, partial(scrape, state.metrics_url))
         files = ServerFiles.of(project)
         publish = partial(_publish, project, plan, progress)
         swap = ModelSwap(project, name, plan, state, files, control, progress, publish)

@@ -7,6 +7,8 @@ memory may be short although it sufficed for the reload before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tritonctl.engines.planning.plans import runs_on_host
 from tritonctl.errors import ServerError
 from tritonctl.host.resources import available_memory
@@ -35,16 +37,17 @@ def refuse_low_host_memory(project: Project, plan: RepositoryPlan, name: str) ->
 
 
 def refuse_low_gpu_memory(
-    project: Project, plan: RepositoryPlan, name: str, metrics: Metrics
+    project: Project, plan: RepositoryPlan, name: str, read_metrics: Callable[[], Metrics]
 ) -> None:
     """Raise ServerError if no GPU has room for a second copy of an engine's files.
 
-    metrics: Triton's. The files are the least that an engine needs: a KV cache comes in addition.
+    read_metrics: of Triton. The files are the least that an engine needs: a KV cache comes in addition.
     """
     artefact = plan.artefacts.get(name)
     model = project.models.get(name)
     if artefact is None or model is None or runs_on_host(project, model):
         return
+    metrics = read_metrics()
     used = {
         sample.labels["gpu_uuid"]: sample.value
         for sample in metrics.samples("nv_gpu_memory_used_bytes")

@@ -71,7 +71,7 @@ def test_memory_of_gpus(
     sandbox.data["models"][MODEL]["engine"] |= {"builder": "tensorrt_llm", "precision": "fp8"}
     sandbox.data["models"][MODEL]["engine"].pop("options")
     plan = plan_of(gib, devices=devices)
-    asked = sandbox.load(), plan, MODEL, gpu_metrics(*used)
+    asked = sandbox.load(), plan, MODEL, lambda: gpu_metrics(*used)
     if fits:
         refuse_low_gpu_memory(*asked)
         return
@@ -81,4 +81,4 @@ def test_memory_of_gpus(
 
 def test_engines_of_the_host_need_no_gpu(sandbox: Sandbox) -> None:
     """Whatever GPUs the machine has."""
-    refuse_low_gpu_memory(sandbox.load(), plan_of(16), MODEL, gpu_metrics(80))
+    refuse_low_gpu_memory(sandbox.load(), plan_of(16), MODEL, lambda: gpu_metrics(80))

@@ -41,7 +41,7 @@ def refuse_low_gpu_memory(
 ) -> None:
     """Raise ServerError if no GPU has room for a second copy of an engine's files.
 
-    read_metrics: of Triton. The files are the least that an engine needs: a KV cache comes in addition.
+    read_metrics: of Triton. The files are the least that an engine needs: a KV cache comes on top.
     """
     artefact = plan.artefacts.get(name)
     model = project.models.get(name)

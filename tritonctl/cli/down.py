@@ -15,8 +15,10 @@ def command(
     """Stop the project's Triton after its open streams finish."""
     from tritonctl.runtimes.embedded import gateway
     from tritonctl.runtimes.lifecycle import stop
+    from tritonctl.runtimes.measurement_locks import refuse_during_tuning
 
     console, loaded = output_options.console(), project.load()
+    refuse_during_tuning(loaded)
     envoy = gateway.running_gateway(loaded)  # runs alone if its servers have crashed
     state = stop(loaded, console)
     without = "nothing was running" if envoy is None else "Envoy is stopped; no Triton was running"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from tritonctl.cli.options import MetricsUrlOption
 from tritonctl.cli.server_options import ServerOptions
 
 if TYPE_CHECKING:
+    from tritonctl.host.progress import Progress
     from tritonctl.loadtest.run.jobs import LoadTarget
     from tritonctl.project.schema import Project
 
@@ -80,19 +81,24 @@ class LoadOptions:
     ] = None
 
     @contextmanager
-    def target(self, project: Project, protocol: str) -> Iterator[LoadTarget]:
-        """Yield the named server, or the project's.
+    def target(self, project: Project, protocol: str, progress: Progress) -> Iterator[LoadTarget]:
+        """Yield the named server, or the project's, which `tune` must not use meanwhile.
 
         Raises ServerError, HostError, UsageError.
         """
         from tritonctl.loadtest.run.jobs import resolve_target
+        from tritonctl.runtimes.measurement_locks import loading
 
         with (
             self.server.open_server(project) as named_server,
             named_server.metrics(self.metrics_url) as metrics,
             named_server.description_endpoint(project) as description_endpoint,
+            ExitStack() as reserved,
         ):
-            target = resolve_target(project, protocol, named_server.endpoint(), metrics)
+            endpoint = named_server.endpoint()
+            target = resolve_target(project, protocol, endpoint, metrics)
+            if endpoint is None:
+                reserved.enter_context(loading(project, progress))
             yield replace(target, metadata_endpoint=description_endpoint)
             if named_server.connection is not None:
                 named_server.connection.require_alive()

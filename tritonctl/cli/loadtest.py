@@ -77,7 +77,7 @@ def run(
     name, configured = select_scenario(loaded, scenario)
     changes = Overrides(load.model, rate, concurrency, duration, count, load.seed, load.workers)
     effective = changes.apply_to(configured)
-    with load.target(loaded, effective.protocol) as target:
+    with load.target(loaded, effective.protocol, console) as target:
         job = create_load_job(
             loaded,
             name,
@@ -243,7 +243,7 @@ def capacity(
     effective = Overrides(model=load.model, seed=load.seed, workers=load.workers).apply_to(
         configured
     )
-    with load.target(loaded, effective.protocol) as target:
+    with load.target(loaded, effective.protocol, console) as target:
         runner = CapacityRunner(
             loaded,
             name,

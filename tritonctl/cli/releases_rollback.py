@@ -30,9 +30,11 @@ def command(
 ) -> None:
     """Serve an older release, or any other stored one, without losing requests."""
     from tritonctl.rollout.status import refuse_stable_change
+    from tritonctl.runtimes.measurement_locks import refuse_during_tuning
     from tritonctl.runtimes.release_switch import rollback
 
     console, loaded = output_options.console(), project.load()
+    refuse_during_tuning(loaded)
     refuse_stable_change(loaded, release)
     done = rollback(loaded, release, console, smoke_test=ask)
     if done.abandoned:

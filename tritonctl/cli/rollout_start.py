@@ -37,10 +37,13 @@ def command(
     from tritonctl.cli.console.rollout_view import plain_text
     from tritonctl.rollout.starting import start
     from tritonctl.rollout.steering import ProjectSource
+    from tritonctl.runtimes.measurement_locks import refuse_during_tuning
 
     console, loaded = output_options.console(), project.load()
     source = ProjectSource(project.path, project.profile, project.overrides or ())
     platform = _platform(loaded, cluster)
+    if platform is None:
+        refuse_during_tuning(loaded)
     status = start(loaded, source, release, console, breaking=breaking, platform=platform)
     console.result(status.record(), plain_text(status).rstrip("\n"))
     console.note("watch it: tritonctl rollout watch; roll back: tritonctl rollout abort")

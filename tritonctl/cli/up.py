@@ -81,7 +81,9 @@ def command(
 def _start_rendered(project: Project, console: Console) -> tuple[Server, bool]:
     from tritonctl.repository.publish import render
     from tritonctl.runtimes.lifecycle import require_machine, start
+    from tritonctl.runtimes.measurement_locks import refuse_during_tuning
 
+    refuse_during_tuning(project)
     require_machine(project)
     return start(project, render(project, console), console)
 
@@ -89,8 +91,10 @@ def _start_rendered(project: Project, console: Console) -> tuple[Server, bool]:
 def _start_release(project: Project, release: str, console: Console) -> tuple[Server, bool]:
     from tritonctl.cli.releases_rollback import summary
     from tritonctl.rollout.status import refuse_stable_change
+    from tritonctl.runtimes.measurement_locks import refuse_during_tuning
     from tritonctl.runtimes.release_switch import serve_release
 
+    refuse_during_tuning(project)
     refuse_stable_change(project, release)
     state, started, switched = serve_release(project, release, console)
     if switched:

@@ -50,7 +50,9 @@ def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
         handle = lock.open("a+", encoding="utf-8")
     with handle:
         if not _try_lock(handle):
-            with progress.step(f"Waiting for another tritonctl to {work}"):
+            waiting = f"Waiting for another tritonctl to {work}"
+            progress.note(waiting)  # at once: without a terminal a step is shown at its end
+            with progress.step(waiting):
                 _wait_for_lock(handle)
         yield
 

@@ -31,6 +31,7 @@ from tritonctl.runtimes.docker.capacity import missing_cache_error, refuse_other
 from tritonctl.runtimes.embedded.imports import refuse_missing_imports
 from tritonctl.runtimes.embedded.installation import install_server
 from tritonctl.runtimes.lifecycle import running_server
+from tritonctl.runtimes.measurement_locks import refuse_during_tuning
 from tritonctl.runtimes.model_swap import ModelSwap, with_serving_version
 from tritonctl.runtimes.reload_handwritten import reload_handwritten
 from tritonctl.runtimes.reload_memory import refuse_low_gpu_memory, refuse_low_host_memory
@@ -67,6 +68,7 @@ def reload(
     handwritten = handwritten_by_name(project, [name]).get(name)
     start_time = time.monotonic()
     files = ServerFiles.of(project)
+    refuse_during_tuning(project)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
         state = running_server(project)
         if state.release:

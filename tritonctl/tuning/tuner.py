@@ -14,6 +14,7 @@ from tritonctl.loadtest.run.live import LoadBoard
 from tritonctl.loadtest.run.plan import effective_slo
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
+from tritonctl.runtimes.measurement_locks import tuning
 from tritonctl.tuning.knobs import build_space
 from tritonctl.tuning.outcome import RateBracket, SearchBudget, SearchOutcome, SearchStep
 from tritonctl.tuning.search import Predict, SettingsSearch
@@ -104,8 +105,13 @@ def tune(job: TuneJob, board: LoadBoard, watcher: TuningWatcher) -> TuningResult
     """Tune a model, then restore the server.
 
     Stores every finished trial. Raises UsageError and ConfigurationError for an impossible job,
-    KeyboardInterrupt when the user stops it.
+    ServerError while another command measures the server, KeyboardInterrupt when the user stops it.
     """
+    with tuning(job.project):
+        return _tune_reserved(job, board, watcher)
+
+
+def _tune_reserved(job: TuneJob, board: LoadBoard, watcher: TuningWatcher) -> TuningResult:
     space = _restricted_space(job)
     folder = tuning_folder(job.project, space.model)
     context = session_context(job.project, job.scenario, space)

@@ -36,6 +36,8 @@ from tritonctl.runtimes.health import check_health
 from tritonctl.runtimes.lifecycle import running_server, stop
 from tritonctl.runtimes.reload import ReloadResult, reload
 from tritonctl.runtimes.server_state import Server, ServerFiles
+from tritonctl.smoke.outcomes import SmokeReport
+from tritonctl.smoke.run import SmokePlan, smoke_server
 
 pytestmark = pytest.mark.server
 
@@ -157,6 +159,28 @@ def test_no_request_is_lost_and_none_is_answered_by_two_versions(project: Projec
     assert done.abandoned == 0
     assert_clean(project, state)
     assert render(project, Silent()).changed == ()
+
+
+@pytest.mark.parametrize("whole_server", [True, False])
+def test_smoke_beside_a_reload(project: Project, *, whole_server: bool) -> None:
+    """As a pipeline asks it every minute: what comes and goes is no failure."""
+    endpoint = running_server(project).endpoint
+    known = None if whole_server else project
+    plan = SmokePlan(endpoint, project=known, seconds=30.0, cancellation=False)
+    assert smoke_server(plan, Silent()).failures == []
+    reports: list[SmokeReport] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            reports.append(smoke_server(plan, Silent()))
+
+    with meanwhile([threading.Thread(target=ask)], done):
+        new_version(project, NEW)
+        new_version(project, NEWER)
+    assert [failure for report in reports for failure in report.failures] == []
+    assert reports
+    assert answer(running_server(project)) == NEWER
 
 
 def test_a_version_that_does_not_load_leaves_the_old_one(project: Project) -> None:

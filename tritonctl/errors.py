@@ -146,7 +146,8 @@ class ServerError(TritonctlError):
 class StepGoneError(ServerError):
     """The process of a model or of an ensemble's step has died or is stopping with its server.
 
-    The server itself still answers; another server may continue the request.
+    Or the model itself is no longer loaded. The server still answers; another server may continue
+    the request.
     """
 
 

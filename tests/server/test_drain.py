@@ -122,6 +122,34 @@ def test_sixteen_streams_come_to_their_end(life: Handle) -> None:
         client.generate(MODEL, PROMPT, SHORT, timeout=5)
 
 
+def test_users_who_ask_without_a_pause_are_refused_in_time(project: Project) -> None:
+    """They leave no quiet moment, so `down` refuses new requests: no answer is cut off."""
+    state, answers = _short_waiting(project), Counter[str]()
+
+    def use() -> None:
+        with TritonClient(state.grpc_url) as client:
+            while not any(word.startswith("the server no longer serves") for word in answers):
+                try:
+                    done = client.generate(MODEL, PROMPT, SHORT, timeout=PATIENCE)
+                    answers["whole" if done.num_output_tokens == 30 else "cut"] += 1
+                except TritonctlError as error:
+                    answers[error.problem] += 1
+                    return
+
+    users = [threading.Thread(target=use) for _ in range(STREAMS)]
+    for user in users:
+        user.start()
+    wait_until(lambda: answers["whole"] >= STREAMS, "each has been answered")
+    began = time.monotonic()
+    stop(project, Silent())
+    seconds = time.monotonic() - began
+    for user in users:
+        user.join()
+    refused = f"the server no longer serves {MODEL}: it unloads the model, or is ending"
+    assert set(answers) == {"whole", refused}, answers
+    assert seconds < 60  # Triton's own end included; it would be cut off after 5 s
+
+
 @pytest.mark.exhaustive
 @pytest.mark.alone
 def test_two_servers_are_restarted_one_after_the_other(project: Project, other: Project) -> None:

@@ -90,6 +90,8 @@ _DEAD_PROCESS = re.compile(
 )
 # A server's that is ending, for the steps of ensembles.
 _SERVER_ENDING = re.compile(r"Server is stopping|has stopped accepting new inference requests")
+# Of a model that was served, unlike one that "is not found".
+_NO_VERSION = re.compile(r"unknown model: '([^']+)' has no available versions")
 
 # Envoy's message for a tenant that exceeds the gateway's rate limit.
 _LIMITED = "local_rate_limited"
@@ -219,7 +221,8 @@ def from_message(message: str, requested_model: str = "") -> TritonctlError:
     `requested_model`: its name, which an exception's message has only as that of an instance.
     """
     ensemble = ENSEMBLE.search(message)
-    if error := _server_error(message, ensemble[1] if ensemble else "the model"):
+    model = ensemble[1] if ensemble else "the model"
+    if error := _queue_error(message, model) or _gone_error(message, model):
         return error
     if exception := EXCEPTION.search(message):
         return exception_error(exception, message, requested_model)
@@ -229,8 +232,8 @@ def from_message(message: str, requested_model: str = "") -> TritonctlError:
     return RequestRejectedError(f"Triton refused the request: {message}", remedy=remedy)
 
 
-def _server_error(message: str, model: str) -> ServerError | None:
-    """Create the error for a full queue or a process that is gone; None for other messages."""
+def _queue_error(message: str, model: str) -> ServerBusyError | None:
+    """Create the error for a full queue or an expired wait in one; None for other messages."""
     if _FULL in message:
         return ServerBusyError(
             f"UNAVAILABLE: {model} has a full queue (Triton: {_FULL})",
@@ -245,10 +248,21 @@ def _server_error(message: str, model: str) -> ServerError | None:
             remedy="send the request again later or with more time; the server's own limit is "
             "serving.queue.default_timeout_microseconds",
         )
+    return None
+
+
+def _gone_error(message: str, model: str) -> StepGoneError | None:
+    """Create the error for a process or a model that is gone; None for other messages."""
     if _SERVER_ENDING.search(message):
         return StepGoneError(
             f"the server is ending and takes no more requests for {model}",
             remedy="send the request to another server, or again when this one is back",
+        )
+    if unloaded := _NO_VERSION.search(message):
+        return StepGoneError(
+            f"the server no longer serves {unloaded[1]}: it unloads the model, or is ending",
+            remedy="send the request to another server, or again when `tritonctl status` shows the "
+            "model as ready",
         )
     if _DEAD_PROCESS.search(message):
         return StepGoneError(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.supervision.exec_launcher import STOP_SIGNALS
+from tritonctl.supervision.new_requests import refuse_new_requests
 from tritonctl.supervision.readiness import Readiness
 
 # server.cc: "Timeout 9: Found 1 model versions that have in-flight inferences", then each of them.
@@ -38,6 +39,7 @@ _CRASH_MASK = 1 << (signal.SIGABRT - 1) | 1 << (signal.SIGSEGV - 1)
 _STOP_MASK = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1)
 _POLL_SECONDS = 0.25
 WATCH_SECONDS = 0.5  # until SIGTERM
+_REFUSAL_SHARE = 0.5  # of the time for streams, after which new requests are refused
 _SCAN_SECONDS = 5.0  # scanning every process of the machine costs time
 # Triton publishes metrics every 0.1 s: a single poll could miss a request that has just arrived.
 _IDLE_POLLS = 2
@@ -73,7 +75,8 @@ class ServerShutdown:
 
     After SIGTERM, streams finish first, then the server gets SIGTERM, then SIGKILL. tritonserver
     2.51 cannot drain streams itself: after SIGTERM it rejects a running ensemble's calls to its
-    steps, which cuts off every open stream.
+    steps, which cuts off every open stream. A server that is asked without a pause would never be
+    idle, so new requests are refused in the second half of the time for streams.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class ServerShutdown:
         self._is_polling = False
         self.reason: str | None = None  # why it was killed without SIGTERM
         self._terminated = False
+        self._refuses_requests = False
         self._log_size = 0  # when the server got SIGTERM
 
     @property
@@ -139,6 +143,9 @@ class ServerShutdown:
         if not self._terminated:
             if elapsed > limit or self._is_idle():
                 self._terminate()
+            elif elapsed > limit * _REFUSAL_SHARE and not self._refuses_requests:
+                self._refuses_requests = True
+                refuse_new_requests(self._spec["argv"], self._spec["outer_ensembles"])
         elif elapsed > limit + KILL_MARGIN_SECONDS or waits_only_for_lost_requests(
             self._new_output(), self._spec["composing_models"]
         ):

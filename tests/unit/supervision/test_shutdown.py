@@ -17,6 +17,7 @@ pytestmark = pytest.mark.timed
 
 SERVER, STUB, OTHER_STUB = 4711, 4712, 4713
 LIMIT = 30
+REFUSAL = "refuse ['speller']"
 GHOSTS = """\
 "Timeout 9: Found 1 model versions that have in-flight inferences"
 "Model 'speller' (version 1) has 1 in-flight inferences"
@@ -48,6 +49,8 @@ class World:
             "metrics_url": "metrics",
             "log": str(self.log),
             "composing_models": ["speller_engine"],
+            "argv": ["tritonserver"],
+            "outer_ensembles": ["speller"],
         }
         self.ending = ServerShutdown(
             self,  # type: ignore[arg-type] # a Popen, of which it needs these two
@@ -95,6 +98,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
     monkeypatch.setattr(supervisor, "kill_group", made.kill_group)
     monkeypatch.setattr(supervisor, "has_active_streams", made.streams_under_way)
+    monkeypatch.setattr(
+        supervisor, "refuse_new_requests", lambda _, names: made.done.append(f"refuse {names}")
+    )
     monkeypatch.setattr(supervisor, "child_processes", made.children)
     monkeypatch.setattr(supervisor, "was_killed", lambda pid: pid in made.killed)
     monkeypatch.setattr(supervisor, "in_crash_handler", lambda pid: pid == SERVER and made.crashing)
@@ -170,8 +176,19 @@ def test_streams_have_the_exit_timeout(world: World) -> None:
     """They may use all of it, and no more."""
     world.busy = True
     world.ending.stop()
-    assert world.looks(apart=LIMIT) == []
+    assert world.looks(apart=LIMIT) == [REFUSAL]
     assert world.looks(apart=0.01) == ["terminate"]
+
+
+def test_a_server_that_is_asked_without_a_pause(world: World) -> None:
+    """In the second half of the time it refuses what is new, once; then it is idle."""
+    world.busy = True
+    world.ending.stop()
+    assert world.looks(apart=LIMIT / 2) == []
+    assert world.looks(apart=0.01) == [REFUSAL]
+    assert world.looks(10) == []
+    world.busy = False
+    assert world.looks(2) == ["terminate"]
 
 
 def test_a_server_that_does_not_end_is_killed(world: World) -> None:

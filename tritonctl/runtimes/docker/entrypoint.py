@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tritonctl.supervision import supervisor
 from tritonctl.supervision.exec_launcher import launcher_command
+from tritonctl.supervision.new_requests import outer_ensembles
 from tritonctl.supervision.readiness import Readiness, is_ready
 
 TOKEN_PLACEHOLDER = "@TRITON_TOKEN@"  # noqa: S105 - replaced on the command line
@@ -59,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
     output = _Output()
     echo = threading.Thread(target=output.forward, args=(server,), daemon=True)
     echo.start()
-    shutdown = _ContainerShutdown(server, specification(argv), readiness, output)
+    spec = specification(argv) | {"argv": command}
+    shutdown = _ContainerShutdown(server, spec, readiness, output)
     supervisor.install_signal_handlers(shutdown)
     returncode = server.wait()
     supervisor.stop_timer()
@@ -96,12 +98,12 @@ def specification(argv: Sequence[str]) -> dict[str, Any]:
     """Derive the supervisor's specification from the server's command line."""
     explicit = dict(argument.split("=", 1) for argument in argv if "=" in argument)
     options = _DEFAULTS | explicit
+    repository, models = Path(options["--model-repository"]), _startup_models(argv)
     return {
         "exit_timeout_seconds": int(options["--exit-timeout-secs"]),
         "metrics_url": f"http://127.0.0.1:{options['--metrics-port']}/metrics",
-        "composing_models": supervisor.composing_models(
-            Path(options["--model-repository"]), _startup_models(argv)
-        ),
+        "composing_models": supervisor.composing_models(repository, models),
+        "outer_ensembles": outer_ensembles(repository, models),
     }
 
 

@@ -45,6 +45,7 @@ from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles, write_s
 from tritonctl.runtimes.startup_error import startup_error
 from tritonctl.runtimes.startup_probe import probe_models
 from tritonctl.supervision import supervisor
+from tritonctl.supervision.new_requests import outer_ensembles
 
 _POLL_SECONDS = 0.1
 
@@ -234,6 +235,7 @@ def _supervise(
         "plain_address": server.http_address,
         "readiness_port": server.readiness_port,
         "composing_models": supervisor.composing_models(project.repository, server.models),
+        "outer_ensembles": outer_ensembles(project.repository, server.models),
         "exit_timeout_seconds": project.server.exit_timeout_seconds,
     }
     text = json.dumps(specification, indent=2)  # with the token

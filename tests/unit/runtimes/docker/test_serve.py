@@ -160,6 +160,7 @@ def test_what_is_read_off_the_command_line(tmp_path: Path) -> None:
         "exit_timeout_seconds": 7,
         "metrics_url": "http://127.0.0.1:9/metrics",
         "composing_models": ["m_engine"],
+        "outer_ensembles": ["m"],
     }
     only = ["tritonserver", f"--model-repository={tmp_path}", "--load-model=m"]
     assert specification(only)["composing_models"] == []

@@ -30,7 +30,7 @@ REAL := engine|server|browser|docker
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker test-kubernetes rules reference contracts docs locks arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks bench-rollout bench-accuracy beside-burners soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check compiled unit path exhaustive test-docker test-kubernetes rules reference contracts docs locks arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks bench-rollout bench-accuracy bench-hostile beside-burners soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -166,6 +166,9 @@ bench-rollout: setup ## rollouts of faulty and of equal releases: found or promo
 
 bench-accuracy: setup ## the shipped checkpoint's accuracy in each precision of TensorRT-LLM
 	$(BIN)/python benchmarks/accuracy/run.py
+
+bench-hostile: setup ## hostile requests: what they cost everybody else's streams
+	$(BIN)/python benchmarks/hostile/run.py
 
 beside-burners: setup ## the tests with deadlines, 20 times beside eight processes that burn CPU
 	$(BIN)/python tests/beside_burners.py

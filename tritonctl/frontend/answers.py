@@ -44,9 +44,10 @@ class TextGenerator:
     servers: TritonServers
     budgets: Budgets
 
-    def vocabulary(self, model: str, text: TextModel) -> Vocabulary:
+    def vocabulary(self, generation: TextGenerationRequest, text: TextModel) -> Vocabulary:
         """Read the tokenizer of the server, else of the checkpoint. Raises ApiError."""
-        return vocabulary_of(self.servers.counter.tokenizer(model) or text.tokenizer)
+        tokenizer = self.servers.counter.tokenizer(generation.target.model) or text.tokenizer
+        return vocabulary_of(tokenizer, generation.fields["return_log_probs"])
 
     @asynccontextmanager
     async def generate(
@@ -190,12 +191,13 @@ class TextGeneration:
         request, record = self.request, self.request.record
         answer_limits = [each.max_answer_tokens for each in self._plans]
         if None in answer_limits and request.tenant.tokens_per_minute is not None:
+            field_name = self.generation.fields["max_tokens"]
             raise ApiError(
                 400,
                 "this key has a token limit, and the maximum answer length of this model is "
-                "unknown: set `max_tokens`",
+                f"unknown: set `{field_name}`",
                 code="invalid_value",
-                param="max_tokens",
+                param=field_name,
             )
         prompt = sum(each.count.upper_bound for each in self._plans)
         new = sum(limit or 0 for limit in answer_limits)

@@ -41,6 +41,9 @@ from tritonctl.frontend.http_request import (
 from tritonctl.frontend.models import Models, RequestTarget
 from tritonctl.frontend.openapi import Operation, document
 from tritonctl.frontend.rerank import RerankRequest
+from tritonctl.frontend.responses import answer as responses
+from tritonctl.frontend.responses.request import UNSUPPORTED as OF_RESPONSES
+from tritonctl.frontend.responses.request import ResponsesRequest
 from tritonctl.frontend.telemetry import Telemetry
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.unread_bodies import UnreadBodies
@@ -225,6 +228,13 @@ async def _chat(request: HttpRequest, state: AppState) -> None:
     await chat.answer(request, body, target, text, state.generator)
 
 
+async def _responses(request: HttpRequest, state: AppState) -> None:
+    body = await _parse_body(request, state, ResponsesRequest, OF_RESPONSES)
+    target = await _resolve_target(request, state, body.model, _TEXT_TASK)
+    text = state.config.texts.get(target.model, TextModel())
+    await responses.answer(request, body, target, text, state.generator)
+
+
 async def _completions(request: HttpRequest, state: AppState) -> None:
     body = await _parse_body(request, state, CompletionRequest, completions.UNSUPPORTED)
     target = await _resolve_target(request, state, body.model, _TEXT_TASK)
@@ -281,6 +291,7 @@ async def _openapi(request: HttpRequest, _: AppState) -> None:
 
 OPERATIONS: Sequence[Operation] = (
     Operation("POST", "/v1/chat/completions", "Answer a conversation", ChatRequest, events=True),
+    Operation("POST", "/v1/responses", "Answer items with items", ResponsesRequest, events=True),
     Operation("POST", "/v1/completions", "Continue a text", CompletionRequest, events=True),
     Operation("POST", "/v1/embeddings", "Texts to vectors", EmbeddingRequest),
     Operation("POST", "/v1/rerank", "Rank documents by a query", RerankRequest),
@@ -292,6 +303,7 @@ OPERATIONS: Sequence[Operation] = (
 )
 _ROUTES: Sequence[tuple[str, str, Handler]] = (
     ("POST", "/v1/chat/completions", _chat),
+    ("POST", "/v1/responses", _responses),
     ("POST", "/v1/completions", _completions),
     ("POST", "/v1/embeddings", _embeddings),
     ("POST", "/v1/rerank", _rerank),

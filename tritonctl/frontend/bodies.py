@@ -231,7 +231,9 @@ def _wrong_tag(item: dict[str, Any], location: Location) -> ApiError:
 
 def _rank(item: dict[str, Any]) -> int:
     """Sort key: errors that explain other errors come first."""
-    if item["type"] in ("literal_error", "union_tag_invalid") and "type" in map(str, item["loc"]):
+    if item["type"] == "literal_error" and "type" in map(str, item["loc"]):
+        return 0
+    if item["type"].startswith("union_tag") and isinstance(item["input"], Mapping):
         return 0
     return 1 if item["type"] == "extra_forbidden" else 2
 

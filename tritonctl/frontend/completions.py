@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -15,11 +14,11 @@ from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.logprobs import (
     AnswerToken,
     LogProbs,
-    check_top_logprobs,
     completion_record,
+    with_log_probs,
 )
 from tritonctl.frontend.models import RequestTarget
-from tritonctl.frontend.sampling import sampling_of
+from tritonctl.frontend.sampling import sampling_with_stops
 from tritonctl.frontend.text_fields import MAX_CHOICES, TextFields, Tokens, has_token_ids
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
 from tritonctl.frontend.text_models import TextModel
@@ -73,22 +72,22 @@ class CompletionRequest(TextFields):
                 code="invalid_value",
                 param="n",
             )
-        sampling = sampling_of(
+        sampling = sampling_with_stops(
             self, max_tokens=self.max_tokens or _DEFAULT_TOKENS, adapter=target.adapter
         )
-        if self.logprobs is not None:
-            if self.echo:
-                # Evaluation harnesses would take the answer's values for those of the prompt.
-                raise ApiError(
-                    400,
-                    "`echo` with `logprobs`: the engine reports log probabilities of the answer's "
-                    "tokens, not of the prompt's. Send one of them",
-                    code="unsupported_parameter",
-                    param="echo",
-                )
-            check_top_logprobs(self.logprobs, sampling, "logprobs")
-            sampling = replace(sampling, return_log_probs=True)
-        return TextGenerationRequest(target, prompts, sampling, self.choices, "prompt")
+        generation = TextGenerationRequest(target, prompts, sampling, self.choices, "prompt")
+        if self.logprobs is None:
+            return generation
+        if self.echo:
+            # Evaluation harnesses would take the answer's values for those of the prompt.
+            raise ApiError(
+                400,
+                "`echo` with `logprobs`: the engine reports log probabilities of the answer's "
+                "tokens, not of the prompt's. Send one of them",
+                code="unsupported_parameter",
+                param="echo",
+            )
+        return with_log_probs(generation, self.logprobs, "logprobs")
 
 
 async def answer(
@@ -100,7 +99,7 @@ async def answer(
 ) -> None:
     """Answer with the texts. Raises ApiError, ClientGoneError."""
     generation = body.to_generation(target)
-    vocabulary = None if body.logprobs is None else generator.vocabulary(target.model, text)
+    vocabulary = None if body.logprobs is None else generator.vocabulary(generation, text)
     envelope = ResponseEnvelope(
         target.requested_name,
         id_prefix="cmpl",

@@ -66,11 +66,12 @@ async def _plan_prompt(
         )
     except CountRefusedError as error:
         rejection = RequestRejectedError(str(error), remedy="")
-        raise errors.from_tritonctl_error(rejection, generation.prompt_field) from error
+        raise errors.from_tritonctl_error(
+            rejection, generation.prompt_field, generation.fields
+        ) from error
     except ContextLengthError as error:
-        param = (
-            generation.prompt_field if error.prompt_alone or max_tokens is None else "max_tokens"
-        )
+        is_prompt = error.prompt_alone or max_tokens is None
+        param = generation.prompt_field if is_prompt else generation.fields["max_tokens"]
         raise ApiError(400, str(error), code=CONTEXT_LENGTH, param=param) from error
     work = count.tokens + servers.expected.of(model, max_answer_tokens)
     return PromptPlan(content, count, max_answer_tokens, work)

@@ -18,6 +18,7 @@ _NS = 1e9
 # GenAI's operation names by endpoint; it has none for reranking.
 OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
     "/v1/rerank": "rerank",

@@ -54,7 +54,22 @@ class NamedChoice(Body):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedChoice
+class AllowedTools(Body):
+    """The tools that the model may call, and whether it must."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedChoice(Body):
+    """A choice of some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ChoiceMode = Literal["none", "auto", "required"]
+ToolChoice = ChoiceMode | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")]
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
@@ -83,21 +98,54 @@ class EarlierCall(Body):
 
     def check(self, path: str) -> None:
         """Raise ApiError if the arguments are not a JSON object. path: of the call."""
-        arguments = self.function.arguments.strip() or _NO_ARGUMENTS
-        for _ in count_marks_in_steps(arguments.encode("utf-8")):
-            pass
-        try:
-            value = read_json(arguments)
-        except ValueError as error:
-            problem = f"is not JSON ({error})"
-        else:
-            if isinstance(value, dict):
-                return
-            problem = "is not a JSON object"
-        param = f"{path}.function.arguments"
-        raise _refusal(
-            param, f"`{param}` {problem}: send it as the model wrote it, or without a broken call"
-        )
+        check_arguments(self.function.arguments, f"{path}.function.arguments")
+
+
+def check_arguments(arguments: str, param: str) -> None:
+    """Raise ApiError for arguments that are not a JSON object. param: their path."""
+    text = arguments.strip() or _NO_ARGUMENTS
+    for _ in count_marks_in_steps(text.encode("utf-8")):
+        pass
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        problem = f"is not JSON ({error})"
+    else:
+        if isinstance(value, dict):
+            return
+        problem = "is not a JSON object"
+    raise _refusal(
+        param, f"`{param}` {problem}: send it as the model wrote it, or without a broken call"
+    )
+
+
+@dataclass(frozen=True)
+class ToolSelection:
+    """A `tool_choice`, independent of its endpoint."""
+
+    mode: ChoiceMode = "auto"
+    function: str | None = None  # the one that must be called
+    allowed: Sequence[str] | None = None  # functions that may be called; None: all
+    # The request's fields of these names, the second with {} for an index.
+    function_field: str = "tool_choice.function.name"
+    allowed_field: str = "tool_choice.allowed_tools.tools[{}].function.name"
+
+    @classmethod
+    def of(cls, choice: ToolChoice | None) -> ToolSelection:
+        """The selection of /v1/chat/completions' field."""
+        match choice:
+            case NamedChoice():
+                return cls(function=choice.function.name)
+            case AllowedChoice():
+                allowed = choice.allowed_tools
+                return cls(allowed.mode, allowed=[tool.function.name for tool in allowed.tools])
+            case _:
+                return cls(choice or "auto")
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it makes no sense without tools, but does no harm either."""
+        return self.mode != "required" and self.function is None and self.allowed is None
 
 
 @dataclass(frozen=True)
@@ -127,36 +175,30 @@ NO_TOOLS = ToolUse()
 
 def resolve_tool_use(
     tools: Sequence[Tool] | None,
-    choice: ToolChoice | None,
+    selection: ToolSelection,
     *,
     parallel: bool | None,
     tool_format: str | None,
     model: str,
+    name_field: str = "tools[{}].function.name",
 ) -> ToolUse:
     """Resolve the tool fields. Raises ApiError that names the wrong one.
 
-    tool_format: the model's; None: unknown. model: its name in the request.
+    tool_format: the model's; None: unknown. model: its name in the request. name_field: the
+    request's field of a tool's name, with {} for the tool's index.
     """
     if not tools:
-        if choice not in (None, "none", "auto"):
+        if not selection.is_default:
             raise _refusal("tool_choice", "`tool_choice` is only for requests with `tools`")
         return NO_TOOLS
-    schemas: dict[str, Schema] = {}
+    by_name: dict[str, Tool] = {}
     for number, tool in enumerate(tools):
         name = tool.function.name
-        if name in schemas:
-            raise _refusal(
-                f"tools[{number}].function.name", f"two tools are named `{name}`", "invalid_value"
-            )
-        schemas[name] = tool.function.parameters or {"type": "object", "properties": {}}
-    if isinstance(choice, NamedChoice) and choice.function.name not in schemas:
-        names = ", ".join(sorted(schemas))
-        raise _refusal(
-            "tool_choice.function.name",
-            f"no tool is named `{choice.function.name}`, expected one of {names}",
-            "invalid_value",
-        )
-    if choice == "none":
+        if name in by_name:
+            raise _refusal(name_field.format(number), f"two tools are named `{name}`")
+        by_name[name] = tool
+    allowed = _select(by_name, selection)
+    if selection.mode == "none":
         return NO_TOOLS
     if tool_format is None:
         raise _refusal(
@@ -165,26 +207,42 @@ def resolve_tool_use(
             "or calls them in an unknown way",
             "unsupported_parameter",
         )
-    return _resolve_use(tools, schemas, choice, parallel=parallel, markup=FORMATS[tool_format])
+    return _resolve_use(allowed, selection, parallel=parallel, markup=FORMATS[tool_format])
+
+
+def _select(by_name: Mapping[str, Tool], selection: ToolSelection) -> list[Tool]:
+    """Return the tools that may be called. Raises ApiError for a name without a tool."""
+    names = {selection.function_field: selection.function} if selection.function else {}
+    for number, name in enumerate(selection.allowed or ()):
+        names[selection.allowed_field.format(number)] = name
+    for field_path, name in names.items():
+        if name not in by_name:
+            expected = ", ".join(sorted(by_name))
+            raise _refusal(field_path, f"no tool is named `{name}`, expected one of {expected}")
+    if selection.allowed is None:
+        return list(by_name.values())
+    return [tool for name, tool in by_name.items() if name in selection.allowed]
 
 
 def _resolve_use(
     tools: Sequence[Tool],
-    schemas: Mapping[str, Schema],
-    choice: ToolChoice | None,
+    selection: ToolSelection,
     *,
     parallel: bool | None,
     markup: CallFormat,
 ) -> ToolUse:
     max_calls = 1 if parallel is False else None
-    forced_function = choice.function.name if isinstance(choice, NamedChoice) else None
+    schemas = {
+        tool.function.name: tool.function.parameters or {"type": "object", "properties": {}}
+        for tool in tools
+    }
     guide = None
-    if forced_function is not None:
-        guide = named_guide(schemas[forced_function])
-    elif choice == "required":
+    if selection.function is not None:
+        guide = named_guide(schemas[selection.function])
+    elif selection.mode == "required":
         guide = required_guide(schemas, max_calls=max_calls)
     template_tools = [tool.model_dump(exclude_unset=True) for tool in tools]
-    return ToolUse(template_tools, schemas, guide, forced_function, max_calls, markup)
+    return ToolUse(template_tools, schemas, guide, selection.function, max_calls, markup)
 
 
 def _refusal(param: str, text: str, code: str = "invalid_value") -> ApiError:

@@ -22,6 +22,7 @@ from tritonctl.frontend.batch_requests import BatchRunner
 from tritonctl.frontend.bodies import BodyParser, read_body
 from tritonctl.frontend.budgets.from_config import budgets_of, keys_of
 from tritonctl.frontend.budgets.headers import invalid_api_key
+from tritonctl.frontend.budgets.keys import KeyFile
 from tritonctl.frontend.chat import ChatRequest
 from tritonctl.frontend.completions import CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
@@ -71,6 +72,8 @@ class AppState:
         self.body_parser = BodyParser()
         self.unread_bodies = UnreadBodies(self.config.settings.max_requests)
         self.keys = keys_of(self.config)
+        metrics_key_file = self.config.settings.metrics_key_file
+        self.metrics_key = None if metrics_key_file is None else KeyFile(metrics_key_file)
         self.budgets = budgets_of(self.config)
         self.budgets.start()
         self.servers = TritonServers(self.config, self.connect)
@@ -207,6 +210,9 @@ class Probe:
 
 
 async def _metrics(request: HttpRequest, state: AppState) -> None:
+    key = state.metrics_key
+    if key is not None and not key.is_in(request.scope["headers"]):
+        raise invalid_api_key()
     kind = (b"content-type", metrics.CONTENT_TYPE.encode("ascii"))
     await request.start(200, (kind,))
     await request.finish(state.telemetry.metrics.page())

@@ -149,7 +149,12 @@ class Frontend(Strict):
         description="timeout between tokens: the answer then continues on another server, or "
         "fails; null: unlimited",
     )
-
+    metrics_key_file: Path | None = Field(
+        None,
+        description="file with the key of /metrics on one line, for Prometheus' `authorization`; "
+        "open to everyone who reaches the port when absent",
+        strict=False,
+    )
     access_log: bool = Field(
         True, description="log a line of JSON per request, without prompt and answer"
     )

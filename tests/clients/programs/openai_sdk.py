@@ -22,6 +22,7 @@ from client_features import (
     near,
     same,
 )
+from responses_features import RESPONSES
 
 
 def client(facts: Facts, **options: Any) -> openai.OpenAI:
@@ -269,6 +270,7 @@ FEATURES: Features = {
     "refusals": refusals,
     "timeout": timeout,
     "leaving a stream": left_early,
+    **RESPONSES,
 }
 
 if __name__ == "__main__":

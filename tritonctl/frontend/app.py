@@ -26,6 +26,7 @@ from tritonctl.frontend.budgets.keys import KeyFile
 from tritonctl.frontend.chat import ChatRequest
 from tritonctl.frontend.completions import CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.cors import with_cors
 from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
@@ -135,6 +136,7 @@ def build_app(
     routes += [Route(path, Probe(state, handle), methods=["GET"]) for path, handle in _PROBES]
     return _Application(
         endpoints,
+        config.settings.cors_origins,
         routes=routes,
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
@@ -147,14 +149,25 @@ class _Application(Starlette):
     endpoints: by method and path. Only other requests pass Starlette's layers.
     """
 
-    def __init__(self, endpoints: Mapping[tuple[str, str], ApiEndpoint], **options: Any) -> None:
+    def __init__(
+        self,
+        endpoints: Mapping[tuple[str, str], ApiEndpoint],
+        cors_origins: Sequence[str],
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         # A redirect would name http:// behind a gateway's TLS, and clients would send keys there.
         self.router.redirect_slashes = False
         self._endpoints = endpoints
+        self._for_pages = with_cors(self._answer, cors_origins)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or handle a lifespan event."""
+        # Web pages get nothing that is for operators.
+        is_probe = scope.get("path") in _PROBE_PATHS
+        await (self._answer if is_probe else self._for_pages)(scope, receive, send)
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         endpoint = None
         if scope["type"] == "http":
             endpoint = self._endpoints.get((scope["method"], scope["path"]))
@@ -325,6 +338,7 @@ _PROBES: Sequence[tuple[str, Handler]] = (
 )
 
 
+_PROBE_PATHS = frozenset(path for path, _ in _PROBES)
 _PATHS = frozenset(path for path, *_ in (*(route[1:] for route in _ROUTES), *_PROBES))
 
 

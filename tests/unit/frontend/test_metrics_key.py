@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.frontend.conftest import served
+from tritonctl.doctor.bundle import _redaction
 from tritonctl.frontend.budgets.keys import RELOAD_SECONDS, KeyFile
 from tritonctl.frontend.config import METRICS_KEY, FrontendConfig
 from tritonctl.monitoring.prometheus import FRONTEND_KEY, prometheus_configuration
 from tritonctl.project.file import load_project
+from tritonctl.security.certificate_checks import exposed_keys
 
 SECRET = b"s3cret"
 
@@ -82,3 +84,25 @@ def test_prometheus_sends_the_key(key_file: Path) -> None:
     jobs = {job["job_name"]: job for job in prometheus_configuration(project)["scrape_configs"]}
     credentials = jobs["frontend"]["authorization"]["credentials_file"]
     assert credentials == str(inside.settings.metrics_key_file)
+
+
+def test_keys_and_passwords_of_the_frontend_are_secrets(key_file: Path) -> None:
+    """The doctor's bundle has them redacted, and a file that everyone may read is reported."""
+    file = key_file.parent / "tritonctl.yaml"
+    (key_file.parent / "redis.password").write_text("pa55word")
+    ledger = "{redis: 'redis://127.0.0.1', password_file: redis.password}"
+    file.write_text(
+        "schema: tritonctl/v1\nmodels: {}\n"
+        f"frontend: {{metrics_key_file: metrics.key, ledger: {ledger}}}\n"
+    )
+    project = load_project(file)
+    for secret in key_file.parent.glob("*.*"):
+        secret.chmod(0o644)
+    warnings = exposed_keys(project)
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "frontend.metrics_key_file",
+        "frontend.ledger.password_file",
+    ]
+    redaction = _redaction(project, {})
+    assert "s3cret" not in redaction("the key s3cret")
+    assert "pa55word" not in redaction("the password pa55word")

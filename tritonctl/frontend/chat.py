@@ -131,6 +131,7 @@ class ChatRequest(TextFields):
         return resolve_tool_use(
             self.tools,
             ToolSelection.of(self.tool_choice),
+            text_guide=guide_of(self.response_format),
             parallel=self.parallel_tool_calls,
             tool_format=text.tool_format,
             model=target.requested_name,
@@ -148,7 +149,6 @@ class ChatRequest(TextFields):
         conversation = Conversation(
             [message.for_ensemble for message in self.messages],
             use,
-            guide_of(self.response_format),
             self.chat_template_kwargs,
             refuses_system,
         )

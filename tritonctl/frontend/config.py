@@ -37,7 +37,7 @@ def secret_files(project: Project) -> dict[str, Path]:
         f"{API_KEY}{name}": tenant.api_key_file for name, tenant in gateway.tenants.items()
     }
     files[GATEWAY_SECRET] = gateway.frontend_secret_file
-    files[METRICS_KEY] = project.frontend and project.frontend.metrics_key_file
+    files[METRICS_KEY] = project.frontend.metrics_key_file if project.frontend else None
     if ledger is not None:
         files |= {REDIS_PASSWORD: ledger.password_file, REDIS_CA: ledger.ca}
     return {name: project.path(file) for name, file in files.items() if file is not None}
@@ -89,8 +89,7 @@ class FrontendConfig(Frozen):
         settings, gateway = project.frontend or Frontend(), project.gateway or Gateway()
         overrides = {"address": address, "port": port}
         changed: dict[str, Any] = {name: it for name, it in overrides.items() if it is not None}
-        if settings.metrics_key_file is not None:
-            changed["metrics_key_file"] = paths[METRICS_KEY]
+        changed["metrics_key_file"] = paths.get(METRICS_KEY)
         if settings.ledger is not None:
             placed = {"password_file": paths.get(REDIS_PASSWORD), "ca": paths.get(REDIS_CA)}
             changed["ledger"] = settings.ledger.model_copy(update=placed)

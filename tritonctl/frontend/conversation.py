@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonctl.frontend import errors
-from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.guides import GUIDE_TENSORS, AnswerGuide, with_guide
 from tritonctl.frontend.models import RequestTarget
 from tritonctl.frontend.reasoning import AnswerReader, with_reasoning
@@ -28,7 +27,6 @@ class Conversation:
 
     messages: Sequence[Message]  # in the form of the ensemble's `messages`
     tools: ToolUse
-    text_guide: AnswerGuide | None = None  # of the answer's text
     variables: Mapping[str, Any] | None = None  # further ones of the chat template
     refuses_system: bool = False  # if its template has no system role
 
@@ -41,28 +39,17 @@ class Conversation:
         choices: int = 1,
         fields: Mapping[str, str] = errors.FIELDS,
     ) -> TextGenerationRequest:
-        """Convert to a generation request. Raises ApiError for a guide next to tools.
+        """Convert to a generation request. Raises ApiError for a guide that is too long.
 
         prompt_field, fields: as of TextGenerationRequest.
         """
-        guide = self._guide()
-        if guide is not None:
-            fields = {**fields, **dict.fromkeys(GUIDE_TENSORS, guide.field)}
+        schema, field_name = self.tools.guide, self.tools.guide_field
+        if schema is not None:
+            sampling = with_guide(sampling, AnswerGuide(schema, field_name))
+            fields = {**fields, **dict.fromkeys(GUIDE_TENSORS, field_name)}
         return TextGenerationRequest(
-            target, (self._prompt(),), with_guide(sampling, guide), choices, prompt_field, fields
+            target, (self._prompt(),), sampling, choices, prompt_field, fields
         )
-
-    def _guide(self) -> AnswerGuide | None:
-        guide, use = self.text_guide, self.tools
-        if guide is not None and use.template_tools:
-            raise ApiError(
-                400,
-                f"`{guide.field}` guides the whole answer, so that no tool could be called: leave "
-                "it out, or send `tool_choice: none`",
-                code="invalid_value",
-                param=guide.field,
-            )
-        return guide if use.guide is None else AnswerGuide(use.guide, "tool_choice")
 
     def _prompt(self) -> Prompt:
         tools = self.tools.template_tools

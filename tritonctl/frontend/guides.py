@@ -77,10 +77,8 @@ def guide_of(response_format: ResponseFormat | None) -> AnswerGuide | None:
     return AnswerGuide(schema, "response_format")
 
 
-def with_guide(sampling: SamplingParameters, guide: AnswerGuide | None) -> SamplingParameters:
+def with_guide(sampling: SamplingParameters, guide: AnswerGuide) -> SamplingParameters:
     """Add a guide to the sampling parameters. Raises ApiError if it is too long."""
-    if guide is None:
-        return sampling
     text = orjson.dumps(guide.schema)
     if len(text) > MAX_GUIDE_BYTES:
         raise ApiError(

@@ -182,7 +182,7 @@ class Frontend(Strict):
         """Files with keys and passwords, by field."""
         files = {
             "metrics_key_file": self.metrics_key_file,
-            "ledger.password_file": self.ledger and self.ledger.password_file,
+            "ledger.password_file": self.ledger.password_file if self.ledger else None,
         }
         return {field: file for field, file in files.items() if file is not None}
 

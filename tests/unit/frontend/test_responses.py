@@ -392,6 +392,39 @@ def test_a_schema() -> None:
     assert whole["text"] == {"format": text_format, "verbosity": "medium"}
 
 
+@pytest.mark.parametrize("size", [1, 3, 200])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_next_to_tools(stream: bool, size: int) -> None:
+    """Agents with tools and a typed output: the guide allows an object of it, or calls."""
+    text = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA}}
+    answers = ('{"age": 36}', '[{"name": "weather", "arguments": {"city": "Oslo"}}]')
+    for answer in answers:
+        pieces = [answer[start : start + size] for start in range(0, len(answer), size)]
+        with served(pieces) as frontend:
+            response = respond(frontend, tools=[WEATHER, NOW], text=text, stream=stream)
+            whole = events(response)[-1]["response"] if stream else response.json()
+            guide = json.loads(frontend.ensemble.asked[0].sampling.guided_decoding_guide or "")
+        (item,) = whole["output"]
+        if answer.startswith("{"):
+            assert item["content"][0]["text"] == answer
+        else:
+            assert (item["name"], json.loads(item["arguments"])) == ("weather", {"city": "Oslo"})
+        assert guide["anyOf"][0] == SCHEMA
+        names = [each["properties"]["name"] for each in guide["anyOf"][1]["items"]["anyOf"]]
+        assert names == [{"const": "weather"}, {"const": "now"}]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
+def test_a_schema_next_to_calls_that_are_forced(choice: Any) -> None:
+    """There is no text, so its schema has nothing to guide."""
+    text = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA}}
+    with served(['{"city": "Oslo"}']) as frontend:
+        respond(frontend, tools=[WEATHER], text=text, tool_choice=choice)
+        guide = json.loads(frontend.ensemble.asked[0].sampling.guided_decoding_guide or "")
+    assert guide["type"] == ("array" if choice == "required" else "object")
+    assert "age" not in json.dumps(guide)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities(stream: bool) -> None:
     """Of the message's tokens, in its part and in the events of its text."""
@@ -623,9 +656,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": {"verbosity": "low"}}, "text.verbosity", "expected 'medium'"),
     # Pairs that are valid alone.
     (
-        {"tools": [NOW], "text": {"format": {"type": "json_object"}}},
+        {
+            "tools": [NOW],
+            "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "array"}}},
+        },
         "text.format",
-        "no tool could be called",
+        "must be of `type: object`",
     ),
     ({"top_logprobs": 0}, "top_logprobs", "only for `include"),
     (

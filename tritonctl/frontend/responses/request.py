@@ -179,6 +179,7 @@ class ResponsesRequest(SamplingFields):
         return resolve_tool_use(
             [tool.in_chat_form for tool in self.tools or ()],
             selection_of(self.tool_choice),
+            text_guide=self.text.guide if self.text else None,
             parallel=self.parallel_tool_calls,
             tool_format=text.tool_format,
             model=target.requested_name,
@@ -195,8 +196,7 @@ class ResponsesRequest(SamplingFields):
         check_stream_options(self.stream_options, stream=self.stream)
         messages = to_messages(self.instructions, self.input)
         sampling = sampling_of(self, max_tokens=self.max_output_tokens, adapter=target.adapter)
-        guide = self.text.guide if self.text else None
-        conversation = Conversation(messages, use, guide, self.chat_template_kwargs, refuses_system)
+        conversation = Conversation(messages, use, self.chat_template_kwargs, refuses_system)
         generation = conversation.to_generation(
             target, sampling, prompt_field="input", fields=_FIELDS
         )

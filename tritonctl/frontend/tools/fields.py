@@ -4,16 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from tritonctl.frontend.bodies import Body
 from tritonctl.frontend.errors import ApiError
+from tritonctl.frontend.guides import AnswerGuide
 from tritonctl.frontend.json_structure import count_marks_in_steps
 from tritonctl.frontend.tools.formats import FORMATS, CallFormat
-from tritonctl.frontend.tools.guided import NamedCall, RequiredCalls, named_guide, required_guide
+from tritonctl.frontend.tools.guided import (
+    NamedCall,
+    RequiredCalls,
+    TextOrCalls,
+    named_guide,
+    required_guide,
+    text_or_calls_guide,
+)
 from tritonctl.frontend.tools.json_text import read_json
 from tritonctl.frontend.tools.stream import CallStream
 
@@ -22,7 +30,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 Schema = dict[str, Any]
 
 _NO_ARGUMENTS = "{}"
-CallReader = CallStream | NamedCall | RequiredCalls
+CallReader = CallStream | NamedCall | RequiredCalls | TextOrCalls
 
 
 class FunctionTool(Body):
@@ -154,7 +162,9 @@ class ToolUse:
 
     template_tools: Sequence[Mapping[str, Any]] = ()  # for the chat template; (): no tools
     schemas: Mapping[str, Schema] = field(default_factory=dict)  # parameters by function
-    guide: Schema | None = None  # JSON schema of the whole answer, if calls are forced
+    guide: Schema | None = None  # JSON schema of the whole answer, with calls and text
+    guide_field: str = "tool_choice"  # the request's field that sets the guide
+    has_text: bool = True  # whether a guided answer may be text instead of calls
     forced_function: str | None = None
     max_calls: int | None = None  # None: any number
     markup: CallFormat | None = None
@@ -165,18 +175,18 @@ class ToolUse:
             return None
         if self.forced_function is not None:
             return NamedCall(self.forced_function, self.markup.make_id)
+        if self.guide is not None and self.has_text:
+            return TextOrCalls(self.markup.make_id)
         if self.guide is not None:
             return RequiredCalls(self.markup.make_id)
         return CallStream(self.markup, self.schemas, self.max_calls)
-
-
-NO_TOOLS = ToolUse()
 
 
 def resolve_tool_use(
     tools: Sequence[Tool] | None,
     selection: ToolSelection,
     *,
+    text_guide: AnswerGuide | None,
     parallel: bool | None,
     tool_format: str | None,
     model: str,
@@ -184,13 +194,13 @@ def resolve_tool_use(
 ) -> ToolUse:
     """Resolve the tool fields. Raises ApiError that names the wrong one.
 
-    tool_format: the model's; None: unknown. model: its name in the request. name_field: the
-    request's field of a tool's name, with {} for the tool's index.
+    text_guide: of the answer's text. tool_format: the model's; None: unknown. model: its name in
+    the request. name_field: the request's field of a tool's name, with {} for the tool's index.
     """
     if not tools:
         if not selection.is_default:
             raise _refusal("tool_choice", "`tool_choice` is only for requests with `tools`")
-        return NO_TOOLS
+        return _without_tools(text_guide)
     by_name: dict[str, Tool] = {}
     for number, tool in enumerate(tools):
         name = tool.function.name
@@ -199,7 +209,7 @@ def resolve_tool_use(
         by_name[name] = tool
     allowed = _select(by_name, selection)
     if selection.mode == "none":
-        return NO_TOOLS
+        return _without_tools(text_guide)
     if tool_format is None:
         raise _refusal(
             "tools",
@@ -207,7 +217,43 @@ def resolve_tool_use(
             "or calls them in an unknown way",
             "unsupported_parameter",
         )
-    return _resolve_use(allowed, selection, parallel=parallel, markup=FORMATS[tool_format])
+    schemas = {
+        tool.function.name: tool.function.parameters or {"type": "object", "properties": {}}
+        for tool in allowed
+    }
+    use = ToolUse(
+        template_tools=[tool.model_dump(exclude_unset=True) for tool in allowed],
+        schemas=schemas,
+        forced_function=selection.function,
+        max_calls=1 if parallel is False else None,
+        markup=FORMATS[tool_format],
+    )
+    return _with_guide(use, selection, text_guide)
+
+
+def _with_guide(use: ToolUse, selection: ToolSelection, text_guide: AnswerGuide | None) -> ToolUse:
+    """Add the guide of calls that are forced, or that stand next to guided text."""
+    if selection.function is not None:
+        return replace(use, guide=named_guide(use.schemas[selection.function]), has_text=False)
+    if selection.mode == "required":
+        calls_guide = required_guide(use.schemas, max_calls=use.max_calls)
+        return replace(use, guide=calls_guide, has_text=False)
+    if text_guide is not None:
+        guide = text_or_calls_guide(text_guide.schema, use.schemas, max_calls=use.max_calls)
+        if guide is None:
+            raise _refusal(
+                text_guide.field,
+                f"`{text_guide.field}`: next to tools that may be called, the schema must be of "
+                "`type: object`",
+            )
+        return replace(use, guide=guide, guide_field=text_guide.field)
+    return use
+
+
+def _without_tools(text_guide: AnswerGuide | None) -> ToolUse:
+    if text_guide is None:
+        return ToolUse()
+    return ToolUse(guide=dict(text_guide.schema), guide_field=text_guide.field)
 
 
 def _select(by_name: Mapping[str, Tool], selection: ToolSelection) -> list[Tool]:
@@ -222,27 +268,6 @@ def _select(by_name: Mapping[str, Tool], selection: ToolSelection) -> list[Tool]
     if selection.allowed is None:
         return list(by_name.values())
     return [tool for name, tool in by_name.items() if name in selection.allowed]
-
-
-def _resolve_use(
-    tools: Sequence[Tool],
-    selection: ToolSelection,
-    *,
-    parallel: bool | None,
-    markup: CallFormat,
-) -> ToolUse:
-    max_calls = 1 if parallel is False else None
-    schemas = {
-        tool.function.name: tool.function.parameters or {"type": "object", "properties": {}}
-        for tool in tools
-    }
-    guide = None
-    if selection.function is not None:
-        guide = named_guide(schemas[selection.function])
-    elif selection.mode == "required":
-        guide = required_guide(schemas, max_calls=max_calls)
-    template_tools = [tool.model_dump(exclude_unset=True) for tool in tools]
-    return ToolUse(template_tools, schemas, guide, selection.function, max_calls, markup)
 
 
 def _refusal(param: str, text: str, code: str = "invalid_value") -> ApiError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag
 
 from tritonctl.frontend.answers import TextGenerator
 from tritonctl.frontend.errors import ApiError
@@ -19,12 +19,12 @@ from tritonctl.frontend.logprobs import (
 )
 from tritonctl.frontend.models import RequestTarget
 from tritonctl.frontend.sampling import sampling_with_stops
-from tritonctl.frontend.text_fields import MAX_CHOICES, TextFields, Tokens, has_token_ids
+from tritonctl.frontend.text_fields import MAX_CHOICES, MAX_INT32, TextFields, Tokens
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.frontend.text_response import PLACE, ChoiceFormatter, ResponseEnvelope, respond
-from tritonctl.protocol.generation import Chunk
+from tritonctl.protocol.generation import Chunk, TokenPrompt
 
 _DEFAULT_TOKENS = 16  # OpenAI's
 
@@ -35,12 +35,42 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 
 
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+TokenIdLists = Annotated[
+    list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+]
+
+
+def _kind_of(prompt: Any) -> str:
+    """Return the tag of a prompt's kind: the first item of a list decides."""
+    if not isinstance(prompt, list):
+        return "text"
+    match prompt[:1]:
+        case [int() | float()]:
+            return "ids"
+        case [list()]:
+            return "id_lists"
+        case _:
+            return "texts"
+
+
+PromptField = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Texts, Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[TokenIdLists, Tag("id_lists")],
+    Discriminator(_kind_of),
+]
+
+
 class CompletionRequest(TextFields):
     """The body of POST /v1/completions."""
 
-    prompt: (
-        str | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
-    ) = Field(description="a text, or several; token ids are not supported")
+    prompt: PromptField = Field(
+        description="a text or token ids, or several; no special tokens are added to ids"
+    )
     max_tokens: Tokens | None = Field(
         None, description=f"longest answer; {_DEFAULT_TOKENS} when absent, as OpenAI's"
     )
@@ -53,17 +83,29 @@ class CompletionRequest(TextFields):
     )
     suffix: Literal[""] | None = Field(None, description="not supported")
 
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _refuse_token_ids(cls, value: Any) -> Any:
-        """Explain why token ids are refused."""
-        if has_token_ids(value):
-            raise ValueError("the model's ensemble takes text, not token ids: send the text")
-        return value
+    @property
+    def prompts(self) -> tuple[str | TokenPrompt, ...]:
+        """The prompts, at least one."""
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        ids = [each for each in self.prompt if isinstance(each, int)]
+        if ids:
+            return (TokenPrompt(tuple(ids)),)
+        return tuple(
+            TokenPrompt(tuple(each)) if isinstance(each, list) else str(each)
+            for each in self.prompt
+        )
 
     def to_generation(self, target: RequestTarget) -> TextGenerationRequest:
         """Convert to a generation request. Raises ApiError."""
-        prompts = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt)
+        prompts = self.prompts
+        if self.echo and not all(isinstance(prompt, str) for prompt in prompts):
+            raise ApiError(
+                400,
+                "`echo` with token ids: only text is repeated. Send one of them",
+                code="unsupported_parameter",
+                param="echo",
+            )
         if len(prompts) * self.choices > MAX_CHOICES:
             raise ApiError(
                 400,

@@ -15,7 +15,9 @@ from tritonctl.frontend.counting.worker import CountRefusedError
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.frontend.upstream import TritonServers
+from tritonctl.protocol.generation import PROMPT_IDS
 
+_ID_BYTES = 4
 CONTEXT_LENGTH = "context_length_exceeded"
 
 
@@ -57,8 +59,11 @@ async def _plan_prompt(
     model, max_tokens = generation.target.model, generation.sampling.max_tokens
     counter = servers.counter
     try:
-        text = content.decode("utf-8", "surrogatepass")
-        count = await counter.count(model, {tensor: [text]})
+        if tensor == PROMPT_IDS:
+            count = Count(len(content) // _ID_BYTES, len(content) // _ID_BYTES)
+        else:
+            text = content.decode("utf-8", "surrogatepass")
+            count = await counter.count(model, {tensor: [text]})
         max_answer_tokens = (
             counter.limits(model).answer_room(count.tokens, max_tokens)
             if count.exact

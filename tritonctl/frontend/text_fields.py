@@ -17,13 +17,13 @@ from tritonctl.protocol.sampling_table import SamplingParameter, sampling_parame
 
 MAX_CHOICES = 128
 MAX_TEMPLATE_VARIABLES = 64
-_MAX_INT32 = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 _MAX_STOP_WORDS, _MAX_STOP_WORD_BYTES = 4, 256  # the engines' limits
 
 ModelName = Annotated[str, Field(min_length=1, max_length=512)]
 EmptyObject = Annotated[dict[str, Any], Field(max_length=0)]
 EmptyList = Annotated[list[Any], Field(max_length=0)]
-Tokens = Annotated[int, Field(ge=1, le=_MAX_INT32)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_INT32)]
 StopWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_STOP_WORD_BYTES)]
 
 # Why these fields accept only a value without effect.
@@ -36,7 +36,7 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def has_token_ids(value: Any) -> bool:
-    """Whether a prompt is a list of token ids, or of such lists."""
+    """Whether an input is a list of token ids, or of such lists."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, int | list) and not isinstance(first, bool)
 

@@ -81,6 +81,18 @@ def completions(facts: Facts) -> None:
     same("".join(chunk.choices[0].text for chunk in stream), facts.answer)
 
 
+def token_ids(facts: Facts) -> None:
+    """A prompt as ids, and several."""
+    one = client(facts)
+    answer = one.completions.create(model=facts.speller, prompt=facts.prompt_ids)
+    same(answer.choices[0].text, facts.answer)
+    same(answer.usage.prompt_tokens, len(facts.prompt_ids))
+    several = one.completions.create(model=facts.speller, prompt=[facts.prompt_ids] * 2)
+    same([choice.text for choice in several.choices], [facts.answer] * 2)
+    refused(openai.BadRequestError, "prompt", lambda: one.completions.create(
+        model=facts.speller, prompt=[10**6]))  # fmt: skip
+
+
 def length(facts: Facts) -> None:
     answer = client(facts).chat.completions.create(**asked(facts, max_completion_tokens=2))
     same(answer.choices[0].finish_reason, "length")
@@ -255,6 +267,7 @@ FEATURES: Features = {
     "chat, streamed, with usage": chat_streamed,
     "chat, the library's own stream": helper_streamed,
     "completions": completions,
+    "completions of token ids": token_ids,
     "cut by length": length,
     "stop words": stop,
     "several choices": several,

@@ -127,6 +127,18 @@ def parsed(facts: Facts) -> None:
     same(json.loads(final.output_text), facts.person)
 
 
+def schema_and_tools(facts: Facts) -> None:
+    """A typed answer next to a tool that may be called: one of them, by its schema."""
+    tool = {"type": "function", "name": "introduce", "parameters": PERSON}
+    text = {"format": {"type": "json_schema", "name": "person", "schema": PERSON, "strict": True}}
+    for seed in range(4):
+        answer = create(facts, tools=[tool], text=text, temperature=1, extra_body={"seed": seed})
+        same(answer.status, "completed")
+        for item in answer.output:
+            said = item.arguments if item.type == "function_call" else item.content[0].text
+            check(Person.model_validate_json(said), "no person")
+
+
 def log_probs(facts: Facts) -> None:
     """With `include`, whole and streamed."""
     include = ["message.output_text.logprobs"]
@@ -163,6 +175,7 @@ RESPONSES: Features = {
     "responses with tool calls": calls,
     "responses with tools that must be called": forced,
     "responses by a schema": parsed,
+    "responses by a schema, with tools": schema_and_tools,
     "responses with log probabilities": log_probs,
     "responses refused": refusals,
 }

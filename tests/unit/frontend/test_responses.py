@@ -19,6 +19,7 @@ from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.project.frontend import Frontend, Reasoning
+from tritonctl.project.server import Tenant
 from tritonctl.protocol.generation import ChatPrompt
 
 ROOT = Path(__file__).parents[3]
@@ -461,6 +462,31 @@ def test_a_failure_before_the_stream() -> None:
         response = respond(frontend, stream=True)
         assert response.status_code == 503
         assert frontend.error(response)["code"] == "server_unavailable"
+
+
+def test_tenants_and_telemetry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys, budgets, metrics and the access log count it as other text endpoints."""
+    (tmp_path / "alice").write_text("k1")
+    tenant = Tenant(api_key_file=tmp_path / "alice", tokens_per_minute=1000)
+    config = FrontendConfig(
+        servers=("127.0.0.1:1",), models=(MODEL,), tenants={"alice": tenant}, settings=Frontend()
+    )
+    ensemble = FakeEnsemble()
+    with TestClient(build_app(config, connect=ensemble.connect)) as http:
+        frontend = Served(http, ensemble)
+        refused = respond(frontend)
+        assert (refused.status_code, frontend.error(refused)["code"]) == (401, "invalid_api_key")
+        http.headers["authorization"] = "Bearer k1"
+        unknown = frontend.error(respond(frontend))
+        assert unknown["param"] == "max_output_tokens", unknown
+        whole = respond(frontend, max_output_tokens=100)
+        assert whole.status_code == 200
+        assert whole.headers["x-ratelimit-remaining-tokens"] == "796"  # of the reserved ones
+        page = http.get("/metrics").text
+    assert 'endpoint="/v1/responses",model="speller",outcome="stop",tenant="alice"' in page
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["path"], last["prompt_tokens"], last["output_tokens"]) == (RESPONSES, 2, 4)
+    assert (last["reserved_tokens"], last["refunded_tokens"]) == (204, 198)
 
 
 FIRST_CALL = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}

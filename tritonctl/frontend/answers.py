@@ -9,6 +9,7 @@ reader gets it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -158,6 +159,16 @@ class TextGeneration:
     async def _count(self, contents: Sequence[tuple[str, bytes]]) -> None:
         await _let_others_run(contents)
         self._plans = await plan_prompts(self.servers, self.generation, contents)
+        if self.generation.sampling.max_tokens == 0 and not all(
+            each.count.exact for each in self._plans
+        ):
+            raise ApiError(
+                400,
+                "`max_tokens: 0` is not supported: this frontend cannot read the model's "
+                "tokenizer, so nothing counts the prompt",
+                code="unsupported_parameter",
+                param="max_tokens",
+            )
         work = sum(each.work for each in self._plans)
         self.request.record.expected_tokens = work * self.generation.choices
         await _let_others_run(contents)
@@ -166,6 +177,7 @@ class TextGeneration:
         """Whether the prompt fits in any case, only one server exists and no budget applies."""
         return (
             self.generation.answer_count == 1
+            and self.generation.sampling.max_tokens != 0
             and self.request.tenant.unlimited
             and self.servers.router.primary_count == 1
             and surely_fits(self.servers, self.generation, content)
@@ -234,6 +246,10 @@ class TextGeneration:
         record, call, index = self.request.record, answer.call, answer.index
         plan = self._plans[index // self.generation.choices]
         texts = record.text.get("answers")
+        if self.generation.sampling.max_tokens == 0:  # nothing that a model would have to write
+            answer.last_chunk = Chunk("", plan.count.tokens, 0, "length", time.monotonic_ns())
+            yield index, answer.last_chunk
+            return
         opening = (
             nullcontext(prefetched)
             if prefetched

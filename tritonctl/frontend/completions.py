@@ -19,7 +19,7 @@ from tritonctl.frontend.logprobs import (
 )
 from tritonctl.frontend.models import RequestTarget
 from tritonctl.frontend.sampling import sampling_with_stops
-from tritonctl.frontend.text_fields import MAX_CHOICES, MAX_INT32, TextFields, Tokens
+from tritonctl.frontend.text_fields import MAX_CHOICES, MAX_INT32, TextFields
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.text_request import TextGenerationRequest
@@ -71,8 +71,10 @@ class CompletionRequest(TextFields):
     prompt: PromptField = Field(
         description="a text or token ids, or several; no special tokens are added to ids"
     )
-    max_tokens: Tokens | None = Field(
-        None, description=f"longest answer; {_DEFAULT_TOKENS} when absent, as OpenAI's"
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = Field(
+        None,
+        description=f"longest answer; {_DEFAULT_TOKENS} when absent, as OpenAI's; 0 with `echo`: "
+        "the prompt alone, whose tokens are counted",
     )
     echo: bool | None = Field(
         None, description="the answer begins with the prompt; not with `logprobs`"
@@ -114,9 +116,15 @@ class CompletionRequest(TextFields):
                 code="invalid_value",
                 param="n",
             )
-        sampling = sampling_with_stops(
-            self, max_tokens=self.max_tokens or _DEFAULT_TOKENS, adapter=target.adapter
-        )
+        if self.max_tokens == 0 and not self.echo:
+            raise ApiError(
+                400,
+                "`max_tokens: 0` is only for `echo: true`: the answer would be empty",
+                code="invalid_value",
+                param="max_tokens",
+            )
+        max_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+        sampling = sampling_with_stops(self, max_tokens=max_tokens, adapter=target.adapter)
         generation = TextGenerationRequest(target, prompts, sampling, self.choices, "prompt")
         if self.logprobs is None:
             return generation

@@ -66,7 +66,6 @@ async def tool(facts: Facts) -> None:
     """The model calls a tool, which the SDK runs; a call that must be made ends the run."""
     called: list[int] = []
 
-    @function_tool
     def spell(number: int) -> str:
         """Spells a number."""
         called.append(number)
@@ -75,7 +74,7 @@ async def tool(facts: Facts) -> None:
     one = agent(
         facts,
         facts.tools,
-        tools=[spell],
+        tools=[function_tool(spell)],
         tool_use_behavior="stop_on_first_tool",
         model_settings=ModelSettings(extra_body={"seed": 0}, parallel_tool_calls=False),
     )

@@ -204,8 +204,9 @@ def _add(result: _MessageList, item: InputItem, path: str) -> None:
         case ItemReference():
             raise _refusal(
                 path,
-                "nothing is stored, so there is no item to refer to: send the item itself. Some "
-                "clients do so with `store: false`",
+                "nothing is stored, so there is no item to refer to: send the item itself. Clients "
+                "that do so with `store: false` have an option for it, as Vercel's AI SDK: "
+                "`providerOptions: {openai: {store: false}}`",
                 code="unsupported_parameter",
             )
 

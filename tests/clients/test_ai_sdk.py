@@ -20,8 +20,12 @@ import { generateText, Output, stepCountIs, streamText, tool } from 'ai';
 import { z } from 'zod';
 
 const facts = FACTS;
-const provider = createOpenAI({ baseURL: facts.url, apiKey: 'none' });
-const [speller, scripted] = [provider(facts.speller), provider(facts.tools)];
+const options = { baseURL: facts.url, apiKey: 'none' };
+const speller = createOpenAI(options)(facts.speller);
+// The seed chooses what the scripted model says; the SDK has no setting for it.
+const seeded: typeof fetch = (url, init) =>
+  fetch(url, { ...init, body: JSON.stringify({ ...JSON.parse(init?.body as string), seed: 0 }) });
+const scripted = createOpenAI({ ...options, fetch: seeded })(facts.tools);
 const prompt: string = facts.message;
 const providerOptions = { openai: { store: false } };
 

@@ -45,20 +45,17 @@ TokenIdLists = Annotated[
 
 def _kind_of(prompt: Any) -> str:
     """Return the tag of a prompt's kind: the first item of a list decides."""
-    if not isinstance(prompt, list):
-        return "text"
-    match prompt[:1]:
+    match prompt[:1] if isinstance(prompt, list) else None:
         case [int() | float()]:
             return "ids"
         case [list()]:
             return "id_lists"
         case _:
-            return "texts"
+            return "text"
 
 
 PromptField = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[Texts, Tag("texts")]
+    Annotated[str | Texts, Tag("text")]
     | Annotated[TokenIds, Tag("ids")]
     | Annotated[TokenIdLists, Tag("id_lists")],
     Discriminator(_kind_of),

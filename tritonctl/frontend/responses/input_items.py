@@ -99,12 +99,15 @@ class ReasoningText(Body):
     text: str
 
 
+ReasoningTexts = Annotated[list[ReasoningText], Field(fail_fast=True)]
+
+
 class ReasoningItem(_Item):
     """The reasoning of an earlier answer; reaches templates that know it."""
 
     type: Literal["reasoning"]
-    summary: list[ReasoningText] = Field([], description="read where there is no `content`")
-    content: list[ReasoningText] | None = None
+    summary: ReasoningTexts = Field([], description="read where there is no `content`")
+    content: ReasoningTexts | None = None
     encrypted_content: None = Field(None, description="not supported")
 
 

@@ -134,9 +134,9 @@ class ResponsesRequest(SamplingFields):
     text: TextOptions | None = Field(
         None, description="`format`: JSON, perhaps by a schema, where the engine has guides"
     )
-    include: (
-        Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=1)] | None
-    ) = Field(None, description="log probabilities; no others")
+    include: Annotated[list[LogProbsOption], Field(max_length=1, fail_fast=True)] | None = Field(
+        None, description="log probabilities of the text; nothing else"
+    )
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="with `include` of log probabilities: 0; 1 where the choice is greedy"
     )

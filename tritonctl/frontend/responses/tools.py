@@ -25,7 +25,9 @@ class FlatTool(FunctionTool):
     """A function that the model may call. Only functions are supported."""
 
     type: Literal["function"]
-    allowed_callers: list[Literal["direct"]] | None = Field(None, description="the model itself")
+    allowed_callers: Annotated[list[Literal["direct"]], Field(fail_fast=True)] | None = Field(
+        None, description="the model itself"
+    )
     defer_loading: Literal[False] | None = Field(None, description="not supported")
     output_schema: dict[str, Any] | None = Field(None, description="not part of the prompt")
 

@@ -41,7 +41,7 @@ class EventTemplate:
 
 
 class Envelope(Protocol):
-    """What stands around the answers of a response."""
+    """The fields around the answers of a response."""
 
     def final_events(self, usage: Usage) -> bytes:
         """Encode the end of a stream."""

@@ -112,7 +112,7 @@ class ResponseFormatter(ChoiceFormatter):
             pass
 
     def choice(self) -> Record:
-        """What the answer adds to the response object."""
+        """Return the fields that the answer adds to the response object."""
         for _ in self._close():
             pass
         return {"output": self._output.items}

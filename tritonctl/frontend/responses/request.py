@@ -44,7 +44,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "context_management": "conversations are not shortened; leave it out",
     "conversation": f"{_NOTHING_STORED}; send the whole conversation in `input`",
     "include": f"leave it out, or send [`{_LOG_PROBS}`]",
-    "max_tool_calls": "it limits tools that run at OpenAI, of which there are none; leave it out",
+    "max_tool_calls": "it limits tools that the server runs, and it runs none; leave it out",
     "moderation": "nothing is moderated; leave it out",
     "previous_response_id": f"{_NOTHING_STORED}; send the whole conversation in `input`",
     "prompt": f"{_NOTHING_STORED}; send `instructions` and `input`",

@@ -18,7 +18,7 @@ from tritonctl.frontend.tools.fields import (
 )
 
 TOOL_NAME_FIELD = "tools[{}].name"
-_KEPT = ("name", "description", "parameters", "strict")
+_CHAT_FIELDS = ("name", "description", "parameters", "strict")
 
 
 class FlatTool(FunctionTool):
@@ -34,7 +34,9 @@ class FlatTool(FunctionTool):
     @property
     def in_chat_form(self) -> Tool:
         """The tool in the form of /v1/chat/completions, which chat templates know."""
-        fields = {name: getattr(self, name) for name in _KEPT if name in self.model_fields_set}
+        fields = {
+            name: getattr(self, name) for name in _CHAT_FIELDS if name in self.model_fields_set
+        }
         return Tool(type="function", function=FunctionTool(**fields))
 
 

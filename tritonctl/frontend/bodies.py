@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, WithJsonSchema
 
 from tritonctl.errors import suggest
 from tritonctl.frontend.errors import ApiError
@@ -29,6 +29,18 @@ _LARGE_BYTES = 65_536  # bodies that are parsed in steps
 _DISCARD_FACTOR = 20  # times the limit: how much of a body that is too long is read and dropped
 # Pydantic's error types for a value that is not an object.
 _OBJECT = ("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type")
+
+
+def _check_off(value: bool) -> bool:
+    if value:
+        raise ValueError("expected false")
+    return value
+
+
+# For fields that may be false, but not true. Literal[False] would accept 0, which equals it.
+Off = Annotated[
+    bool, AfterValidator(_check_off), WithJsonSchema({"type": "boolean", "const": False})
+]
 
 
 class Body(BaseModel):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tritonctl.frontend.answers import TextGenerator
+from tritonctl.frontend.bodies import Off
 from tritonctl.frontend.chat_messages import (
     ChatMessage,
     check_messages,
@@ -96,7 +97,7 @@ class ChatRequest(TextFields):
         None, description="JSON, perhaps by a schema, where the engine has guided decoding"
     )
     service_tier: Literal["auto", "default"] | None = Field(None, description="there is one")
-    store: Literal[False] | None = Field(None, description="nothing is stored")
+    store: Off | None = Field(None, description="nothing is stored")
     tools: Tools | None = Field(
         None, description="functions that the model may call, where its chat template knows tools"
     )

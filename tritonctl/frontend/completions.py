@@ -76,7 +76,7 @@ class CompletionRequest(TextFields):
     echo: bool | None = Field(
         None, description="the answer begins with the prompt; not with `logprobs`"
     )
-    best_of: Literal[1] | None = Field(None, description="not supported")
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = Field(None, description="not supported")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
         None, description="0: of each token; 1 where the choice is greedy"
     )

@@ -8,11 +8,11 @@ send them, and an answer that ignores a field looks like one that honours it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, StringConstraints, create_model
 
-from tritonctl.frontend.bodies import Body
+from tritonctl.frontend.bodies import Body, Off
 from tritonctl.protocol.sampling_table import SamplingParameter, sampling_parameters
 
 MAX_CHOICES = 128
@@ -47,7 +47,7 @@ class StreamOptions(Body):
     include_usage: bool | None = Field(
         None, description="a last chunk without choices has the token counts"
     )
-    include_obfuscation: Literal[False] | None = Field(
+    include_obfuscation: Off | None = Field(
         None, description="not supported: chunks are not padded"
     )
 

@@ -646,6 +646,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"conversation": "conv_1"}, "conversation", "nothing is stored"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "nothing is stored"),
     ({"background": True}, "background", "nothing is stored"),
+    ({"background": 0}, "background", "nothing is stored"),
     ({"truncation": "auto"}, "truncation", "not shortened"),
     ({"include": ["reasoning.encrypted_content"]}, "include", "not supported"),
     ({"reasoning": {"effort": "low"}}, "reasoning", "not supported"),
@@ -658,7 +659,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"metadata": {"a": 1}}, "metadata.a", "expected text"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type", "expected 'function'"),
     ({"tools": [NOW, NOW]}, "tools[1].name", "two tools are named `now`"),
-    ({"tools": [NOW | {"defer_loading": True}]}, "tools[0].defer_loading", "expected"),
+    ({"tools": [NOW | {"defer_loading": True}]}, "tools[0].defer_loading", "expected false"),
+    ({"tools": [NOW | {"defer_loading": 0}]}, "tools[0].defer_loading", "true or false"),
     ({"tool_choice": "required"}, "tool_choice", "only for requests with `tools`"),
     ({"tools": [NOW], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "'allowed_tools'"),
     (

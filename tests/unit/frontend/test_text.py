@@ -285,6 +285,7 @@ def test_an_answer_without_a_reason() -> None:
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {"1": 1}}, "logit_bias", "unsupported_parameter"),
     ({"store": True}, "store", "unsupported_parameter"),
+    ({"store": 0}, "store", "unsupported_parameter"),
     ({"temprature": 1}, "temprature", "unknown_parameter"),
     ({"temperature": 3}, "temperature", "invalid_value"),
     ({"temperature": "1"}, "temperature", "invalid_value"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from tritonctl.frontend import errors
-from tritonctl.frontend.bodies import Body
+from tritonctl.frontend.bodies import Body, Off
 from tritonctl.frontend.conversation import Conversation
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.guides import (
@@ -109,7 +109,7 @@ class ReasoningOptions(Body):
 class EventStreamOptions(Body):
     """Options of streamed events."""
 
-    include_obfuscation: Literal[False] | None = Field(
+    include_obfuscation: Off | None = Field(
         None, description="not supported: events are not padded"
     )
 
@@ -150,7 +150,7 @@ class ResponsesRequest(SamplingFields):
     service_tier: Literal["auto", "default"] | None = Field(None, description="there is one")
     truncation: Literal["disabled"] | None = Field(None, description="not supported")
     reasoning: ReasoningOptions | None = Field(None, description="not supported")
-    background: Literal[False] | None = Field(None, description="not supported")
+    background: Off | None = Field(None, description="not supported")
     previous_response_id: None = Field(None, description="not supported: nothing is stored")
     conversation: None = Field(None, description="not supported: nothing is stored")
     prompt: None = Field(None, description="not supported: nothing is stored")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tritonctl.frontend.bodies import Body
+from tritonctl.frontend.bodies import Body, Off
 from tritonctl.frontend.tools.fields import (
     MAX_TOOLS,
     ChoiceMode,
@@ -28,7 +28,7 @@ class FlatTool(FunctionTool):
     allowed_callers: Annotated[list[Literal["direct"]], Field(fail_fast=True)] | None = Field(
         None, description="the model itself"
     )
-    defer_loading: Literal[False] | None = Field(None, description="not supported")
+    defer_loading: Off | None = Field(None, description="not supported")
     output_schema: dict[str, Any] | None = Field(None, description="not part of the prompt")
 
     @property

@@ -31,9 +31,9 @@ error in OpenAI's shape whose `param` names it. Nothing is ignored silently.
 |---|---|---|
 """
 _OTHERS = """\
-| GET | `/metrics` | what Prometheus reads: [Metrics](metrics.md#of-the-frontend) |
+| GET | `/metrics` | for Prometheus; its key: `frontend.metrics_key_file`; [names](metrics.md#of-the-frontend) |
 | GET | `/openapi.json` | this page as OpenAPI 3.1 |
-"""
+"""  # noqa: E501 - a table
 _ERRORS = """
 ## Errors
 
@@ -54,6 +54,7 @@ Metrics and the access log count them by reason: {reasons}.
 | `traceparent` | requests | its trace; through a gateway only with `gateway.trust_traces` |
 | `x-ratelimit-{{limit,remaining,reset}}-{{requests,tokens}}` | responses | the tenant's budgets |
 | `retry-after` | responses 429 and 503 | seconds |
+| `origin` | requests | a web page's; answered where `frontend.cors_origins` allows it |
 | `x-tritonctl-release` | responses | whose answer it is: the number of the release |
 """
 
@@ -108,7 +109,9 @@ frontend:
 - `parallel_tool_calls: false` ends the answer, and the engine's work, after the first call.
 - `tool_choice: none`: the model is shown no tools. `required`, or a function by its name, needs
   guided decoding: the engine then writes the arguments by the function's schema, streamed.
-- A `response_format` guides the whole answer: next to tools that may be called it is refused.
+- `tool_choice` of type `allowed_tools`: the model is shown the allowed tools alone.
+- A `response_format` next to tools that may be called: the guide allows an object of its schema, or
+  calls. The schema must be of `type: object`. Next to calls that are forced, it guides nothing.
 
 ## JSON
 
@@ -136,6 +139,22 @@ other requests are not affected. The first guide after a start waits about two s
 - [Triton's own clients](tensors.md) have further guides: `regex` and `ebnf_grammar`.
 - After 256 MB of compiled guides (five hundred different ones with 128,000 tokens) the engine lets
   its streams finish and loads its model again.
+
+## Responses
+
+`/v1/responses` is another form of the same conversation, and the default of OpenAI's agents SDK and
+Vercel's AI SDK. Tools, JSON and reasoning work as in `/v1/chat/completions`.
+
+- Nothing is stored: send the whole conversation in `input`. `store: true` is accepted, and the
+  answer has `store: false`; `previous_response_id`, `conversation`, `prompt`, `background` and items
+  of type `item_reference` are refused. The AI SDK sends whole items with `store: false`.
+- Items of `input`: messages with text, `function_call`, `function_call_output`, `reasoning`. Items
+  of an answer can be sent back as they came. Items of the assistant in a row are one message of the
+  chat template.
+- A stream has OpenAI's typed events. One that fails ends with `error` and `response.failed`.
+- An answer that `max_output_tokens` cut off is `incomplete`, as is its last item.
+- Reasoning is an item with `content`; `encrypted_content` is neither written nor read.
+- `usage` has `reasoning_tokens`. Engines do not report cached tokens: `cached_tokens` is 0.
 
 ## Log probabilities
 

@@ -131,9 +131,9 @@ def _rows(
 
 
 def _is_neutral(public: str, task: dict[str, Any]) -> bool:
-    """Whether the tokenizer alone reads it, beside the two that are a prompt."""
+    """Whether the tokenizer alone reads it, beside those that are a prompt."""
     readers = {name for name, step in task["steps"].items() if public in step["inputs"].values()}
-    return readers == {"tokenizer"} and public not in ("text_input", "messages")
+    return readers == {"tokenizer"} and public not in ("text_input", "messages", "prompt_ids")
 
 
 def _only(public: str, task: dict[str, Any]) -> str:

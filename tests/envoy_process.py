@@ -95,6 +95,7 @@ class Envoy:
         concurrency: int = 1,
         launcher: Sequence[str | Path] = (),
         frontend: tuple[str, int] | None = None,
+        cors: bool = False,
         slots: SlotGroups | None = None,
         renewed: RenewedCertificates | None = None,
     ) -> None:
@@ -105,7 +106,7 @@ class Envoy:
         project = project_with({**(gateway or {}), **ports}, root, server)
         self.log, self.file = root / "envoy.log", root / "envoy.yaml"
         here = on_this_host(project, upstreams, frontend)
-        self.placement = replace(here, slots=slots, renewed=renewed)
+        self.placement = replace(here, slots=slots, renewed=renewed, cors=cors)
         if renewed is not None:
             Path(renewed.folder).mkdir(exist_ok=True)
             for name, text in certificate_files(self.placement).items():

@@ -22,8 +22,8 @@ from textlib.triton.step_metrics import StepMetrics
 
 
 class TritonPythonModel:
-    """text_input or messages STRING[n, 1] to input_ids INT32[n, longest], input_lengths INT32[n, 1]
-    and acknowledged BOOL[n, 1]."""
+    """text_input or messages STRING[n, 1], or prompt_ids INT32[n, m], to input_ids
+    INT32[n, longest], input_lengths INT32[n, 1] and acknowledged BOOL[n, 1]."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load 1/tokenizer."""

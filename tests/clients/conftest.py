@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from tests.clients.frontend_process import frontend
-from tests.clients.served_models import FINDER, PERSON, SPELLER, TOOLS, client_project
+from tests.clients.served_models import CHECKPOINT, FINDER, PERSON, SPELLER, TOOLS, client_project
 from tests.servers import Handle
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.protocol.client import TritonClient
@@ -59,6 +60,9 @@ def served(
             "finder": FINDER,
             "tools": TOOLS,
             "prompt": PROMPT,
+            "prompt_ids": Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+            .encode(PROMPT)
+            .ids,
             # OpenAI's own limit of /v1/completions, where a client sends none.
             "answer": client.generate(SPELLER, PROMPT, SamplingParameters(max_tokens=16)).text,
             "message": MESSAGE,

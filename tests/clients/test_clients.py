@@ -37,6 +37,7 @@ class Client:
 CLIENTS: Mapping[str, Client] = {
     "openai 3": Client("openai", "openai_sdk", "openai"),
     "openai 2": Client("frameworks", "openai_sdk", "openai"),
+    "Agents SDK": Client("agents", "openai_agents", "openai-agents"),
     "LangChain": Client("frameworks", "langchain_openai_classes", "langchain-openai"),
     "LlamaIndex": Client("frameworks", "llama_index_classes", "llama-index-llms-openai-like"),
     "LiteLLM": Client("frameworks", "litellm_library", "litellm"),

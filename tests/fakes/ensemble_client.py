@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
-from tritonctl.protocol.generation import ChatPrompt, Chunk, Prompt, SamplingParameters
+from tritonctl.protocol.generation import (
+    ChatPrompt,
+    Chunk,
+    Prompt,
+    SamplingParameters,
+    TokenPrompt,
+)
 from tritonctl.protocol.tasks import TASKS, ServedTask
 
 Step = Chunk | float | TritonctlError
@@ -121,6 +127,8 @@ class FakeEnsemble:
 
 def tokens_of(prompt: Prompt) -> int:
     """Words of a prompt, in place of tokens."""
+    if isinstance(prompt, TokenPrompt):
+        return len(prompt.ids)
     if isinstance(prompt, str | bytes):
         return len(prompt.split())
     messages = prompt.messages if isinstance(prompt, ChatPrompt) else prompt

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 
-from tritonctl.gateway.routes import routes
+from tritonctl.gateway.placement import EnvoyUpstream, GatewayPlacement, SlotGroups
+from tritonctl.gateway.routes import is_inference_route, routes
+from tritonctl.gateway.shares import TrafficSplit, routes_text
 from tritonctl.gateway.tenants import GUARD, KEYS, LIMIT
+from tritonctl.project.rollout import Rollout
 from tritonctl.project.server import Gateway
+from tritonctl.releases.slots import Slot
 
 FRONTEND_PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/a/b", "/v2/rerank")
 TENANTS = {"alice": {"api_key_file": "alice.key", "requests_per_minute": 60}}
@@ -142,6 +147,36 @@ def test_the_frontend_s(path: str) -> None:
         assert route_of(gateway, path)["direct_response"]["status"] == 403
         for other in ("/v1", "/health/ready", "/metrics"):
             assert "direct_response" in route_of(gateway, other, frontend=True)
+
+
+def test_preflights_of_a_rollout_keep_their_method() -> None:
+    """A route without filters is for OPTIONS alone, however requests are split."""
+    closed = CLOSED.model_copy(update={"frontend_secret_file": "secret"})
+    settings = Rollout(user_header="x-user-id")
+    placement = GatewayPlacement(
+        upstreams=(EnvoyUpstream("127.0.0.1", 9001, 9000),),
+        address="127.0.0.1",
+        port=8080,
+        admin_address="127.0.0.1",
+        admin_port=8081,
+        secrets={"gateway_api_key_alice": "/alice", "gateway_frontend_secret": "/secret"},
+        frontend=("127.0.0.1", 9004),
+        cors=True,
+        slots=SlotGroups(Slot.A, "/routes.json", "/endpoints"),
+    )
+    text = routes_text(closed, placement, settings, TrafficSplit(Slot.A, 5))
+    (resource,) = json.loads(text)["resources"]
+    (host,) = resource["virtual_hosts"]
+    open_routes = [
+        route
+        for route in host["routes"]
+        if route["match"].get("prefix") == "/v1/" and KEYS in switched_off(route)
+    ]
+    assert len(open_routes) == 4
+    for route in open_routes:
+        methods = [each for each in route["match"]["headers"] if each["name"] == ":method"]
+        assert methods == [{"name": ":method", "string_match": {"exact": "OPTIONS"}}]
+        assert not is_inference_route(route["match"])
 
 
 @pytest.mark.parametrize("gateway", [OPEN, CLOSED], ids=["open", "tenants"])

@@ -65,7 +65,7 @@ def upstream() -> Iterator[tuple[EnvoyUpstream, list[Headers]]]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        do_GET = do_POST = _asked  # noqa: N815 - the standard library's names
+        do_GET = do_POST = do_OPTIONS = _asked  # noqa: N815 - the standard library's names
 
         def log_message(self, *_: Any) -> None:
             """Nothing."""
@@ -86,11 +86,13 @@ def upstream() -> Iterator[tuple[EnvoyUpstream, list[Headers]]]:
 
 
 @contextmanager
-def gateway(root: Path, **settings: Any) -> Iterator[tuple[str, list[Headers]]]:
+def gateway(
+    root: Path, *, cors: bool = False, **settings: Any
+) -> Iterator[tuple[str, list[Headers]]]:
     """Where Envoy answers, and what it let through."""
     with upstream() as (behind, seen):
         frontend = ("127.0.0.1", behind.http_port)
-        with Envoy(root, [behind], settings, frontend=frontend) as envoy:
+        with Envoy(root, [behind], settings, frontend=frontend, cors=cors) as envoy:
             yield envoy.url, seen
 
 
@@ -170,6 +172,30 @@ def test_what_the_frontend_learns_of_the_tenant(telling: bool, tmp_path: Path) -
     assert found[2:] == ([] if telling else [None])
     to_triton = seen[1]
     assert not {"x-api-key", "x-tritonctl-tenant", "x-tritonctl-gateway"} & set(to_triton)
+
+
+@pytest.mark.parametrize("cors", [False, True])
+def test_a_browser_s_preflight_has_no_key(cors: bool, tmp_path: Path) -> None:
+    """It reaches the frontend that answers pages; nothing else does without a key."""
+    for name, text in {"alice": KEY, "word": SECRET}.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    settings = {"tenants": {"alice": {"api_key_file": "alice"}}, "frontend_secret_file": "word"}
+    preflight = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    with gateway(tmp_path, cors=cors, **settings) as (url, seen):
+        for method, headers, passes in (
+            ("OPTIONS", preflight, cors),
+            ("OPTIONS", {}, False),
+            ("POST", preflight, False),
+        ):
+            asked = Request(f"http://{url}/v1/responses", headers=headers, method=method)
+            if passes:
+                urlopen(asked, timeout=30).close()  # noqa: S310
+            else:
+                with pytest.raises(HTTPError) as caught:
+                    urlopen(asked, timeout=30)  # noqa: S310
+                assert caught.value.code == 401
+                caught.value.close()
+    assert len(seen) == cors
 
 
 @pytest.mark.parametrize("limit", ["tokens_per_minute", "concurrency"])

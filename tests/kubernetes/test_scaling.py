@@ -253,6 +253,20 @@ def test_the_operator_gets_what_prometheus_of_compose_reads(chart: Chart) -> Non
     assert relabeled == {"public_model", "step"}
 
 
+def test_the_operator_s_prometheus_gets_the_key_of_the_metrics(chart: Chart) -> None:
+    """Out of the project's Secret, where the frontend asks for a key."""
+    endpoints = []
+    for needs_key in (False, True):
+        values = {"frontend": {"metricsKey": needs_key}, "secrets": {"name": "keys"}}
+        manifests = chart.manifests(NEWEST, values, api_versions=[OPERATOR])
+        monitor = of_kind(manifests, "PodMonitor", "frontend")
+        [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+        endpoints.append(endpoint)
+    assert "authorization" not in endpoints[0]
+    credentials = {"name": "keys", "key": "frontend_metrics_key"}
+    assert endpoints[1]["authorization"] == {"credentials": credentials}
+
+
 @needs_promtool
 def test_the_rules_are_valid_and_speak_of_kubernetes(chart: Chart, tmp_path: Path) -> None:
     """No runbook sends anybody to containers of a machine that is not there."""

@@ -26,15 +26,17 @@ NVIDIA = {
     *("guided_decoding_guide_type", "guided_decoding_guide"),
 }
 
+PROMPTS = ("text_input", "messages", "prompt_ids")
+
 
 def test_the_ensemble_declares_every_tensor_of_nvidias() -> None:
     """And the tokenizer reads every tensor of the table, and no other of NVIDIA's."""
     ensemble, _ = ensemble_for("text_generation")
     assert {tensor.name for tensor in ensemble.inputs} >= NVIDIA
-    assert ensemble.steps["tokenizer"].inputs.keys() == {*NEUTRAL, "text_input", "messages"}
+    assert ensemble.steps["tokenizer"].inputs.keys() == {*NEUTRAL, *PROMPTS}
     backend = CHECKOUT / "python_backends" / "tokenizer" / "backend.toml"
     declared = tomllib.loads(backend.read_text(encoding="utf-8"))["inputs"]
-    assert {item["name"] for item in declared} == {*NEUTRAL, "text_input", "messages"}
+    assert {item["name"] for item in declared} == {*NEUTRAL, *PROMPTS}
 
 
 @pytest.mark.parametrize("name", NEUTRAL)

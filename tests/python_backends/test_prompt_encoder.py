@@ -3,9 +3,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from textlib.errors import ModelConfigurationError, RequestError
 from textlib.tokens.prompt_encoder import PromptEncoder
+from textlib.triton.parameters import ModelParameters
+from textlib.triton.prompts import RequestEncoder
 from tokenizers import Tokenizer, processors
 
 
@@ -98,3 +101,35 @@ def test_unreadable_file(tmp_path: Path) -> None:
 def test_nothing_to_encode(byte_level: Path) -> None:
     """An empty execute()."""
     assert encoder(byte_level).encode([]) == []
+
+
+def test_ids_are_checked_and_stay_as_they_are(byte_level: Path) -> None:
+    """No special tokens are added; an id that the vocabulary lacks is named."""
+    last = max(Tokenizer.from_file(str(byte_level)).get_vocab().values())
+    prompts = [[0, last], [last + 1], [-1], [], [1] * 51]
+    arrays = [np.array(ids, dtype=np.int32) for ids in prompts]
+    good, beyond, negative, empty, long = encoder(byte_level).check_ids(arrays)
+    assert not isinstance(good, RequestError)
+    assert good.tolist() == [0, last]
+    assert f"prompt_ids has the id {last + 1}, expected ids from 0 to {last}" in str(beyond)
+    assert "prompt_ids has the id -1" in str(negative)
+    assert "prompt_ids is empty" in str(empty)
+    assert "prompt_ids has 51 tokens" in str(long)
+
+
+def test_a_request_with_ids(byte_level: Path, tmp_path: Path) -> None:
+    """Next to requests with text, in order; both at once are refused."""
+    (tmp_path / "tokenizer.json").write_bytes(byte_level.read_bytes())
+    values = {"max_input_len": "50", "add_special_tokens": "true"}
+    requests = RequestEncoder(tmp_path, ModelParameters("m", values))
+    ids = np.array([[3, 4, 5]], dtype=np.int32)
+    text = np.array([[b"7"]], dtype=np.object_)
+    both, alone, other = requests.encode(
+        [{"text_input": text, "prompt_ids": ids}, {"prompt_ids": ids}, {"text_input": text}]
+    )
+    requests.close()
+    assert "text_input and prompt_ids are both present" in str(both[0])
+    assert [row.tolist() for row in alone if not isinstance(row, Exception)] == [[3, 4, 5]]
+    assert [row.tolist() for row in other if not isinstance(row, Exception)] == [
+        ids_of(byte_level, "7")
+    ]

@@ -60,6 +60,8 @@ def _redaction(project: Project | None, environment: Mapping[str, str]) -> Redac
     keys = [project.path(tenant.api_key_file) for tenant in tenants]
     if project.gateway and project.gateway.frontend_secret_file:
         keys.append(project.path(project.gateway.frontend_secret_file))
+    if project.frontend:
+        keys += [project.path(file) for file in project.frontend.secret_files.values()]
     return Redaction.of(environment, keys, [state.token] if state else [])
 
 

@@ -9,6 +9,7 @@ reader gets it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -44,9 +45,10 @@ class TextGenerator:
     servers: TritonServers
     budgets: Budgets
 
-    def vocabulary(self, model: str, text: TextModel) -> Vocabulary:
+    def vocabulary(self, generation: TextGenerationRequest, text: TextModel) -> Vocabulary:
         """Read the tokenizer of the server, else of the checkpoint. Raises ApiError."""
-        return vocabulary_of(self.servers.counter.tokenizer(model) or text.tokenizer)
+        tokenizer = self.servers.counter.tokenizer(generation.target.model) or text.tokenizer
+        return vocabulary_of(tokenizer, generation.fields["return_log_probs"])
 
     @asynccontextmanager
     async def generate(
@@ -157,6 +159,16 @@ class TextGeneration:
     async def _count(self, contents: Sequence[tuple[str, bytes]]) -> None:
         await _let_others_run(contents)
         self._plans = await plan_prompts(self.servers, self.generation, contents)
+        if self.generation.sampling.max_tokens == 0 and not all(
+            each.count.exact for each in self._plans
+        ):
+            raise ApiError(
+                400,
+                "`max_tokens: 0` is not supported: this frontend cannot read the model's "
+                "tokenizer, so nothing counts the prompt",
+                code="unsupported_parameter",
+                param="max_tokens",
+            )
         work = sum(each.work for each in self._plans)
         self.request.record.expected_tokens = work * self.generation.choices
         await _let_others_run(contents)
@@ -165,6 +177,7 @@ class TextGeneration:
         """Whether the prompt fits in any case, only one server exists and no budget applies."""
         return (
             self.generation.answer_count == 1
+            and self.generation.sampling.max_tokens != 0
             and self.request.tenant.unlimited
             and self.servers.router.primary_count == 1
             and surely_fits(self.servers, self.generation, content)
@@ -190,12 +203,13 @@ class TextGeneration:
         request, record = self.request, self.request.record
         answer_limits = [each.max_answer_tokens for each in self._plans]
         if None in answer_limits and request.tenant.tokens_per_minute is not None:
+            field_name = self.generation.fields["max_tokens"]
             raise ApiError(
                 400,
                 "this key has a token limit, and the maximum answer length of this model is "
-                "unknown: set `max_tokens`",
+                f"unknown: set `{field_name}`",
                 code="invalid_value",
-                param="max_tokens",
+                param=field_name,
             )
         prompt = sum(each.count.upper_bound for each in self._plans)
         new = sum(limit or 0 for limit in answer_limits)
@@ -232,6 +246,10 @@ class TextGeneration:
         record, call, index = self.request.record, answer.call, answer.index
         plan = self._plans[index // self.generation.choices]
         texts = record.text.get("answers")
+        if self.generation.sampling.max_tokens == 0:  # nothing that a model would have to write
+            answer.last_chunk = Chunk("", plan.count.tokens, 0, "length", time.monotonic_ns())
+            yield index, answer.last_chunk
+            return
         opening = (
             nullcontext(prefetched)
             if prefetched

@@ -22,9 +22,11 @@ from tritonctl.frontend.batch_requests import BatchRunner
 from tritonctl.frontend.bodies import BodyParser, read_body
 from tritonctl.frontend.budgets.from_config import budgets_of, keys_of
 from tritonctl.frontend.budgets.headers import invalid_api_key
+from tritonctl.frontend.budgets.keys import KeyFile
 from tritonctl.frontend.chat import ChatRequest
 from tritonctl.frontend.completions import CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.cors import with_cors
 from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
@@ -41,6 +43,9 @@ from tritonctl.frontend.http_request import (
 from tritonctl.frontend.models import Models, RequestTarget
 from tritonctl.frontend.openapi import Operation, document
 from tritonctl.frontend.rerank import RerankRequest
+from tritonctl.frontend.responses import answer as responses
+from tritonctl.frontend.responses.request import UNSUPPORTED as OF_RESPONSES
+from tritonctl.frontend.responses.request import ResponsesRequest
 from tritonctl.frontend.telemetry import Telemetry
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.unread_bodies import UnreadBodies
@@ -68,6 +73,8 @@ class AppState:
         self.body_parser = BodyParser()
         self.unread_bodies = UnreadBodies(self.config.settings.max_requests)
         self.keys = keys_of(self.config)
+        metrics_key_file = self.config.settings.metrics_key_file
+        self.metrics_key = None if metrics_key_file is None else KeyFile(metrics_key_file)
         self.budgets = budgets_of(self.config)
         self.budgets.start()
         self.servers = TritonServers(self.config, self.connect)
@@ -129,6 +136,7 @@ def build_app(
     routes += [Route(path, Probe(state, handle), methods=["GET"]) for path, handle in _PROBES]
     return _Application(
         endpoints,
+        config.settings.cors_origins,
         routes=routes,
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
@@ -141,14 +149,25 @@ class _Application(Starlette):
     endpoints: by method and path. Only other requests pass Starlette's layers.
     """
 
-    def __init__(self, endpoints: Mapping[tuple[str, str], ApiEndpoint], **options: Any) -> None:
+    def __init__(
+        self,
+        endpoints: Mapping[tuple[str, str], ApiEndpoint],
+        cors_origins: Sequence[str],
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         # A redirect would name http:// behind a gateway's TLS, and clients would send keys there.
         self.router.redirect_slashes = False
         self._endpoints = endpoints
+        self._for_pages = with_cors(self._answer, cors_origins)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or handle a lifespan event."""
+        # Web pages get nothing that is for operators.
+        is_probe = scope.get("path") in _PROBE_PATHS
+        await (self._answer if is_probe else self._for_pages)(scope, receive, send)
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         endpoint = None
         if scope["type"] == "http":
             endpoint = self._endpoints.get((scope["method"], scope["path"]))
@@ -206,6 +225,9 @@ class Probe:
 
 
 async def _metrics(request: HttpRequest, state: AppState) -> None:
+    key = state.metrics_key
+    if key is not None and not key.is_in(request.scope["headers"]):
+        raise invalid_api_key()
     kind = (b"content-type", metrics.CONTENT_TYPE.encode("ascii"))
     await request.start(200, (kind,))
     await request.finish(state.telemetry.metrics.page())
@@ -225,6 +247,13 @@ async def _chat(request: HttpRequest, state: AppState) -> None:
     target = await _resolve_target(request, state, body.model, _TEXT_TASK)
     text = state.config.texts.get(target.model, TextModel())
     await chat.answer(request, body, target, text, state.generator)
+
+
+async def _responses(request: HttpRequest, state: AppState) -> None:
+    body = await _parse_body(request, state, ResponsesRequest, OF_RESPONSES)
+    target = await _resolve_target(request, state, body.model, _TEXT_TASK)
+    text = state.config.texts.get(target.model, TextModel())
+    await responses.answer(request, body, target, text, state.generator)
 
 
 async def _completions(request: HttpRequest, state: AppState) -> None:
@@ -283,6 +312,7 @@ async def _openapi(request: HttpRequest, _: AppState) -> None:
 
 OPERATIONS: Sequence[Operation] = (
     Operation("POST", "/v1/chat/completions", "Answer a conversation", ChatRequest, events=True),
+    Operation("POST", "/v1/responses", "Answer items with items", ResponsesRequest, events=True),
     Operation("POST", "/v1/completions", "Continue a text", CompletionRequest, events=True),
     Operation("POST", "/v1/embeddings", "Texts to vectors", EmbeddingRequest),
     Operation("POST", "/v1/rerank", "Rank documents by a query", RerankRequest),
@@ -294,6 +324,7 @@ OPERATIONS: Sequence[Operation] = (
 )
 _ROUTES: Sequence[tuple[str, str, Handler]] = (
     ("POST", "/v1/chat/completions", _chat),
+    ("POST", "/v1/responses", _responses),
     ("POST", "/v1/completions", _completions),
     ("POST", "/v1/embeddings", _embeddings),
     ("POST", "/v1/rerank", _rerank),
@@ -309,6 +340,7 @@ _PROBES: Sequence[tuple[str, Handler]] = (
 )
 
 
+_PROBE_PATHS = frozenset(path for path, _ in _PROBES)
 _PATHS = frozenset(path for path, *_ in (*(route[1:] for route in _ROUTES), *_PROBES))
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, WithJsonSchema
 
 from tritonctl.errors import suggest
 from tritonctl.frontend.errors import ApiError
@@ -29,6 +29,18 @@ _LARGE_BYTES = 65_536  # bodies that are parsed in steps
 _DISCARD_FACTOR = 20  # times the limit: how much of a body that is too long is read and dropped
 # Pydantic's error types for a value that is not an object.
 _OBJECT = ("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type")
+
+
+def _check_off(value: bool) -> bool:
+    if value:
+        raise ValueError("expected false")
+    return value
+
+
+# For fields that may be false, but not true. Literal[False] would accept 0, which equals it.
+Off = Annotated[
+    bool, AfterValidator(_check_off), WithJsonSchema({"type": "boolean", "const": False})
+]
 
 
 class Body(BaseModel):
@@ -231,7 +243,9 @@ def _wrong_tag(item: dict[str, Any], location: Location) -> ApiError:
 
 def _rank(item: dict[str, Any]) -> int:
     """Sort key: errors that explain other errors come first."""
-    if item["type"] in ("literal_error", "union_tag_invalid") and "type" in map(str, item["loc"]):
+    if item["type"] == "literal_error" and "type" in map(str, item["loc"]):
+        return 0
+    if item["type"].startswith("union_tag") and isinstance(item["input"], Mapping):
         return 0
     return 1 if item["type"] == "extra_forbidden" else 2
 

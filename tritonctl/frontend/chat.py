@@ -4,34 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tritonctl.frontend import errors
 from tritonctl.frontend.answers import TextGenerator
+from tritonctl.frontend.bodies import Off
 from tritonctl.frontend.chat_messages import (
     ChatMessage,
     check_messages,
     refuse_names,
     with_own_role,
 )
+from tritonctl.frontend.conversation import Conversation, answer_reader
 from tritonctl.frontend.errors import ApiError
-from tritonctl.frontend.guides import (
-    GUIDE_TENSORS,
-    AnswerGuide,
-    ResponseFormat,
-    guide_of,
-    with_guide,
-)
+from tritonctl.frontend.guides import ResponseFormat, guide_of
 from tritonctl.frontend.http_request import HttpRequest
-from tritonctl.frontend.logprobs import AnswerToken, LogProbs, chat_record, check_top_logprobs
+from tritonctl.frontend.logprobs import AnswerToken, LogProbs, chat_record, with_log_probs
 from tritonctl.frontend.models import RequestTarget
-from tritonctl.frontend.reasoning import AnswerReader, with_reasoning
-from tritonctl.frontend.sampling import sampling_of
+from tritonctl.frontend.reasoning import AnswerReader
+from tritonctl.frontend.sampling import sampling_with_stops
+from tritonctl.frontend.text_fields import (
+    MAX_TEMPLATE_VARIABLES,
+    EmptyList,
+    EmptyObject,
+    TextFields,
+    Tokens,
+)
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
-from tritonctl.frontend.text_fields import EmptyList, EmptyObject, TextFields, Tokens
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.frontend.text_response import PLACE, ChoiceFormatter, ResponseEnvelope, respond
@@ -39,13 +39,13 @@ from tritonctl.frontend.tools.calls import Content, Event, delta, message_of
 from tritonctl.frontend.tools.fields import (
     ToolChoice,
     Tools,
+    ToolSelection,
     ToolUse,
     resolve_tool_use,
 )
-from tritonctl.protocol.generation import ChatPrompt, Chunk
+from tritonctl.protocol.generation import Chunk
 
 _MAX_MESSAGES = 4096
-_MAX_TEMPLATE_VARIABLES = 64
 
 UNSUPPORTED: Mapping[str, str] = {
     **OF_TEXT,
@@ -78,7 +78,7 @@ class ChatRequest(TextFields):
     function_call: Literal["none"] | None = Field(None, description="not supported")
     functions: EmptyList | None = Field(None, description="not supported")
     chat_template_kwargs: (
-        Annotated[dict[str, Any], Field(max_length=_MAX_TEMPLATE_VARIABLES)] | None
+        Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_VARIABLES)] | None
     ) = Field(None, description="as vLLM's: what else the chat template reads, by name")
     logprobs: bool | None = Field(None, description="with the probability of each token")
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
@@ -97,12 +97,14 @@ class ChatRequest(TextFields):
         None, description="JSON, perhaps by a schema, where the engine has guided decoding"
     )
     service_tier: Literal["auto", "default"] | None = Field(None, description="there is one")
-    store: Literal[False] | None = Field(None, description="nothing is stored")
+    store: Off | None = Field(None, description="nothing is stored")
     tools: Tools | None = Field(
         None, description="functions that the model may call, where its chat template knows tools"
     )
     tool_choice: ToolChoice | None = Field(
-        None, description="`required` and a function by name: by guided decoding"
+        None,
+        description="`required` and a function by name: by guided decoding; `allowed_tools`: the "
+        "model is shown these alone",
     )
     verbosity: Literal["medium"] | None = Field(None, description="not supported")
     web_search_options: None = Field(None, description="not supported")
@@ -129,7 +131,8 @@ class ChatRequest(TextFields):
         """Resolve how the request uses tools. Raises ApiError."""
         return resolve_tool_use(
             self.tools,
-            self.tool_choice,
+            ToolSelection.of(self.tool_choice),
+            text_guide=guide_of(self.response_format),
             parallel=self.parallel_tool_calls,
             tool_format=text.tool_format,
             model=target.requested_name,
@@ -143,38 +146,22 @@ class ChatRequest(TextFields):
         refuses_system: the model's setting for templates without a system role.
         """
         check_messages(self.messages)
-        messages = [message.for_ensemble for message in self.messages]
-        template = self.chat_template_kwargs
-        refuses_system &= any(message["role"] == "system" for message in messages)
-        is_plain = not (use.template_tools or template or refuses_system)
-        prompt = (
-            messages
-            if is_plain
-            else ChatPrompt(messages, use.template_tools, template, refuses_system)
+        sampling = sampling_with_stops(self, max_tokens=self.limit, adapter=target.adapter)
+        conversation = Conversation(
+            [message.for_ensemble for message in self.messages],
+            use,
+            self.chat_template_kwargs,
+            refuses_system,
         )
-        sampling = sampling_of(self, max_tokens=self.limit, adapter=target.adapter)
-        guide = guide_of(self.response_format)
-        if guide is not None and use.template_tools:
-            raise ApiError(
-                400,
-                "`response_format` guides the whole answer, so that no tool could be called: leave "
-                "it out, or send `tool_choice: none`",
-                code="invalid_value",
-                param="response_format",
-            )
-        if use.guide is not None:
-            guide = AnswerGuide(use.guide, "tool_choice")
-        sampling = with_guide(sampling, guide)
-        fields = errors.FIELDS
-        if guide is not None:
-            fields = {**fields, **dict.fromkeys(GUIDE_TENSORS, guide.field)}
+        generation = conversation.to_generation(
+            target, sampling, prompt_field="messages", choices=self.choices
+        )
         if self.top_logprobs is not None and not self.logprobs:
             text = "`top_logprobs` is only for `logprobs: true`"
             raise ApiError(400, text, code="invalid_value", param="top_logprobs")
-        if self.logprobs:
-            check_top_logprobs(self.top_logprobs or 0, sampling, "top_logprobs")
-            sampling = replace(sampling, return_log_probs=True)
-        return TextGenerationRequest(target, (prompt,), sampling, self.choices, "messages", fields)
+        if not self.logprobs:
+            return generation
+        return with_log_probs(generation, self.top_logprobs or 0, "top_logprobs")
 
 
 async def answer(
@@ -189,10 +176,7 @@ async def answer(
         refuse_names(body.messages)
     use = body.resolve_tools(target, text)
     generation = body.to_generation(target, use, refuses_system=text.refuses_system)
-    vocabulary = generator.vocabulary(target.model, text) if body.logprobs else None
-    # Guided decoding starts with the first token, so there are no thoughts.
-    is_guided = generation.sampling.guided_decoding_guide_type is not None
-    reasoning = None if is_guided else text.reasoning
+    vocabulary = generator.vocabulary(generation, text) if body.logprobs else None
     envelope = ResponseEnvelope(
         target.requested_name,
         id_prefix="chatcmpl",
@@ -204,7 +188,7 @@ async def answer(
         ChatFormatter(
             index,
             envelope,
-            with_reasoning(use.reader(), reasoning),
+            answer_reader(use, generation, text),
             LogProbs(vocabulary) if vocabulary else None,
             body.top_logprobs or 0,
         )
@@ -214,7 +198,7 @@ async def answer(
     try:
         await respond(request, generator, generation, envelope, formatters, stream=stream)
     except ApiError as error:
-        error.message = with_own_role(error.message, body.messages)
+        error.message = with_own_role(error.message, {each.role for each in body.messages})
         raise
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -117,8 +117,10 @@ def refuse_names(messages: Sequence[ChatMessage]) -> None:
             )
 
 
-def with_own_role(text: str, messages: Sequence[ChatMessage]) -> str:
-    """Return a template's message with the client's name of the system role."""
-    roles = {each.role for each in messages}
+def with_own_role(text: str, roles: Collection[str]) -> str:
+    """Return a template's message with the client's name of the system role.
+
+    roles: of the client's messages.
+    """
     is_renamed = "developer" in roles and "system" not in roles
     return re.sub(r"\bsystem\b", "developer", text) if is_renamed else text

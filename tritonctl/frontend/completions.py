@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag
 
 from tritonctl.frontend.answers import TextGenerator
 from tritonctl.frontend.errors import ApiError
@@ -15,17 +14,17 @@ from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.logprobs import (
     AnswerToken,
     LogProbs,
-    check_top_logprobs,
     completion_record,
+    with_log_probs,
 )
 from tritonctl.frontend.models import RequestTarget
-from tritonctl.frontend.sampling import sampling_of
-from tritonctl.frontend.text_fields import MAX_CHOICES, TextFields, Tokens, has_token_ids
+from tritonctl.frontend.sampling import sampling_with_stops
+from tritonctl.frontend.text_fields import MAX_CHOICES, MAX_INT32, TextFields
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.frontend.text_response import PLACE, ChoiceFormatter, ResponseEnvelope, respond
-from tritonctl.protocol.generation import Chunk
+from tritonctl.protocol.generation import Chunk, TokenPrompt
 
 _DEFAULT_TOKENS = 16  # OpenAI's
 
@@ -36,35 +35,76 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 
 
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+TokenIdLists = Annotated[
+    list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+]
+
+
+def _kind_of(prompt: Any) -> str:
+    """Return the tag of a prompt's kind: the first item of a list decides."""
+    match prompt[:1] if isinstance(prompt, list) else None:
+        case [int() | float()]:
+            return "ids"
+        case [list()]:
+            return "id_lists"
+        case _:
+            return "text"
+
+
+PromptField = Annotated[
+    Annotated[str | Texts, Tag("text")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[TokenIdLists, Tag("id_lists")],
+    Discriminator(_kind_of),
+]
+
+
 class CompletionRequest(TextFields):
     """The body of POST /v1/completions."""
 
-    prompt: (
-        str | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
-    ) = Field(description="a text, or several; token ids are not supported")
-    max_tokens: Tokens | None = Field(
-        None, description=f"longest answer; {_DEFAULT_TOKENS} when absent, as OpenAI's"
+    prompt: PromptField = Field(
+        description="a text or token ids, or several; no special tokens are added to ids"
+    )
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = Field(
+        None,
+        description=f"longest answer; {_DEFAULT_TOKENS} when absent, as OpenAI's; 0 with `echo`: "
+        "the prompt alone, whose tokens are counted",
     )
     echo: bool | None = Field(
         None, description="the answer begins with the prompt; not with `logprobs`"
     )
-    best_of: Literal[1] | None = Field(None, description="not supported")
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = Field(None, description="not supported")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
         None, description="0: of each token; 1 where the choice is greedy"
     )
     suffix: Literal[""] | None = Field(None, description="not supported")
 
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _refuse_token_ids(cls, value: Any) -> Any:
-        """Explain why token ids are refused."""
-        if has_token_ids(value):
-            raise ValueError("the model's ensemble takes text, not token ids: send the text")
-        return value
+    @property
+    def prompts(self) -> tuple[str | TokenPrompt, ...]:
+        """The prompts, at least one."""
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        ids = [each for each in self.prompt if isinstance(each, int)]
+        if ids:
+            return (TokenPrompt(tuple(ids)),)
+        return tuple(
+            TokenPrompt(tuple(each)) if isinstance(each, list) else str(each)
+            for each in self.prompt
+        )
 
     def to_generation(self, target: RequestTarget) -> TextGenerationRequest:
         """Convert to a generation request. Raises ApiError."""
-        prompts = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt)
+        prompts = self.prompts
+        if self.echo and not all(isinstance(prompt, str) for prompt in prompts):
+            raise ApiError(
+                400,
+                "`echo` with token ids: only text is repeated. Send one of them",
+                code="unsupported_parameter",
+                param="echo",
+            )
         if len(prompts) * self.choices > MAX_CHOICES:
             raise ApiError(
                 400,
@@ -73,22 +113,28 @@ class CompletionRequest(TextFields):
                 code="invalid_value",
                 param="n",
             )
-        sampling = sampling_of(
-            self, max_tokens=self.max_tokens or _DEFAULT_TOKENS, adapter=target.adapter
-        )
-        if self.logprobs is not None:
-            if self.echo:
-                # Evaluation harnesses would take the answer's values for those of the prompt.
-                raise ApiError(
-                    400,
-                    "`echo` with `logprobs`: the engine reports log probabilities of the answer's "
-                    "tokens, not of the prompt's. Send one of them",
-                    code="unsupported_parameter",
-                    param="echo",
-                )
-            check_top_logprobs(self.logprobs, sampling, "logprobs")
-            sampling = replace(sampling, return_log_probs=True)
-        return TextGenerationRequest(target, prompts, sampling, self.choices, "prompt")
+        if self.max_tokens == 0 and not self.echo:
+            raise ApiError(
+                400,
+                "`max_tokens: 0` is only for `echo: true`: the answer would be empty",
+                code="invalid_value",
+                param="max_tokens",
+            )
+        max_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+        sampling = sampling_with_stops(self, max_tokens=max_tokens, adapter=target.adapter)
+        generation = TextGenerationRequest(target, prompts, sampling, self.choices, "prompt")
+        if self.logprobs is None:
+            return generation
+        if self.echo:
+            # Evaluation harnesses would take the answer's values for those of the prompt.
+            raise ApiError(
+                400,
+                "`echo` with `logprobs`: the engine reports log probabilities of the answer's "
+                "tokens, not of the prompt's. Send one of them",
+                code="unsupported_parameter",
+                param="echo",
+            )
+        return with_log_probs(generation, self.logprobs, "logprobs")
 
 
 async def answer(
@@ -100,7 +146,7 @@ async def answer(
 ) -> None:
     """Answer with the texts. Raises ApiError, ClientGoneError."""
     generation = body.to_generation(target)
-    vocabulary = None if body.logprobs is None else generator.vocabulary(target.model, text)
+    vocabulary = None if body.logprobs is None else generator.vocabulary(generation, text)
     envelope = ResponseEnvelope(
         target.requested_name,
         id_prefix="cmpl",

@@ -26,6 +26,7 @@ from tritonctl.protocol.channel import ClientTls
 # Names of Compose secrets; the gateway uses the first two as well.
 API_KEY, GATEWAY_SECRET = "gateway_api_key_", "gateway_frontend_secret"
 REDIS_PASSWORD, REDIS_CA = "frontend_redis_password", "frontend_redis_ca"
+METRICS_KEY = "frontend_metrics_key"
 
 
 def secret_files(project: Project) -> dict[str, Path]:
@@ -36,6 +37,7 @@ def secret_files(project: Project) -> dict[str, Path]:
         f"{API_KEY}{name}": tenant.api_key_file for name, tenant in gateway.tenants.items()
     }
     files[GATEWAY_SECRET] = gateway.frontend_secret_file
+    files[METRICS_KEY] = project.frontend.metrics_key_file if project.frontend else None
     if ledger is not None:
         files |= {REDIS_PASSWORD: ledger.password_file, REDIS_CA: ledger.ca}
     return {name: project.path(file) for name, file in files.items() if file is not None}
@@ -87,6 +89,7 @@ class FrontendConfig(Frozen):
         settings, gateway = project.frontend or Frontend(), project.gateway or Gateway()
         overrides = {"address": address, "port": port}
         changed: dict[str, Any] = {name: it for name, it in overrides.items() if it is not None}
+        changed["metrics_key_file"] = paths.get(METRICS_KEY)
         if settings.ledger is not None:
             placed = {"password_file": paths.get(REDIS_PASSWORD), "ca": paths.get(REDIS_CA)}
             changed["ledger"] = settings.ledger.model_copy(update=placed)

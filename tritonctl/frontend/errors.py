@@ -21,6 +21,7 @@ from tritonctl.errors import (
     TritonctlError,
     UsageError,
 )
+from tritonctl.protocol.generation import PROMPT_IDS
 from tritonctl.protocol.sampling_table import sampling_parameters
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -50,6 +51,7 @@ FIELDS = {
     "guided_decoding_guide_type": "response_format",
     "guided_decoding_guide": "response_format",
     "lora_name": "model",
+    PROMPT_IDS: "prompt",
     "prompt_name": "prompt_name",
     "dimensions": "dimensions",
     "truncate": "truncate",
@@ -156,13 +158,7 @@ def _from_rejection(
     if _UNKNOWN_MODEL in text:
         return unavailable("The model is not loaded. Try again later.")
     if unexpected := _UNEXPECTED.search(text):
-        field = fields.get(unexpected[1], unexpected[1])
-        return ApiError(
-            400,
-            f"this model takes no `{field}`: leave it out",
-            code="unsupported_parameter",
-            param=field,
-        )
+        return _unexpected_input(unexpected[1], prompt, fields)
     word = re.match(r"\w*", text)
     tensor = word[0] if word else ""
     param = prompt if tensor in _PROMPTS else fields.get(tensor)
@@ -178,3 +174,16 @@ def _from_rejection(
     else:
         return internal_error()
     return ApiError(400, message, code="invalid_value", param=param)
+
+
+def _unexpected_input(tensor: str, prompt: str, fields: Mapping[str, str]) -> ApiError:
+    """400 for a tensor that the model does not have."""
+    field = fields.get(tensor, tensor)
+    text = f"this model takes no `{field}`: leave it out"
+    if tensor == PROMPT_IDS:
+        field = prompt
+        text = (
+            f"this model takes text, not token ids: send text as `{prompt}`. Once its operator has "
+            "rendered its ensemble again, it takes ids, too"
+        )
+    return ApiError(400, text, code="unsupported_parameter", param=field)

@@ -20,7 +20,7 @@ from tritonctl.protocol.generation import SamplingParameters
 MAX_GUIDE_BYTES = 65_536  # the engines'
 GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _KIND = "json_schema"
-_ANY_OBJECT = {"type": "object"}
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class TextFormat(Body):
@@ -35,10 +35,13 @@ class ObjectFormat(Body):
     type: Literal["json_object"]
 
 
+SchemaName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
 class NamedSchema(Body):
     """A JSON schema. The answer follows it, `strict` or not."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: SchemaName
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
@@ -67,17 +70,15 @@ def guide_of(response_format: ResponseFormat | None) -> AnswerGuide | None:
     if response_format is None or isinstance(response_format, TextFormat):
         return None
     schema = (
-        _ANY_OBJECT
+        ANY_OBJECT
         if isinstance(response_format, ObjectFormat)
         else response_format.json_schema.schema_
     )
     return AnswerGuide(schema, "response_format")
 
 
-def with_guide(sampling: SamplingParameters, guide: AnswerGuide | None) -> SamplingParameters:
+def with_guide(sampling: SamplingParameters, guide: AnswerGuide) -> SamplingParameters:
     """Add a guide to the sampling parameters. Raises ApiError if it is too long."""
-    if guide is None:
-        return sampling
     text = orjson.dumps(guide.schema)
     if len(text) > MAX_GUIDE_BYTES:
         raise ApiError(

@@ -49,6 +49,10 @@ class HttpRequest:
     client_address: str = ""  # behind the project's gateway: of the gateway's client
     body: bytes = b""  # once it has been read
     headers: Headers = ()  # added to every response, also to errors
+    # Encodes an error as the last events of a started stream.
+    encode_stream_error: Callable[[ApiError], bytes] = lambda error: (
+        b"data: " + error.body + b"\n\n"
+    )
 
     def __post_init__(self) -> None:
         """Choose the id."""
@@ -102,12 +106,12 @@ class HttpRequest:
         await self.answer(200, orjson.dumps(data))
 
     async def refuse(self, error: ApiError) -> None:
-        """Send an error: as the response, or as the last event of a started stream."""
+        """Send an error: as the response, or at the end of a started stream."""
         self.record.outcome = error.code or error.type
         if self.finished:
             return
         if self.started:
-            await self.finish(b"data: " + error.body + b"\n\n")
+            await self.finish(self.encode_stream_error(error))
         else:
             await self.answer(error.status, error.body, error.headers + self._closing(error))
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import codecs
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.frontend.errors import ApiError
+from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.frontend.vocabulary import Vocabulary
 from tritonctl.protocol.generation import Chunk, SamplingParameters
 from tritonctl.protocol.sampling_table import sampling_parameters
@@ -74,16 +75,16 @@ class LogProbs:
         return tokens
 
 
-def vocabulary_of(tokenizer: str | None) -> Vocabulary:
-    """Read a model's tokenizer.json. Raises ApiError that names `logprobs`."""
+def vocabulary_of(tokenizer: str | None, param: str) -> Vocabulary:
+    """Read a model's tokenizer.json. Raises ApiError that names `param`."""
     vocabulary = None if tokenizer is None else _read(tokenizer)
     if vocabulary is not None:
         return vocabulary
     raise ApiError(
         400,
-        "`logprobs` is not supported by this model: its tokens do not map to text",
+        f"`{param}` is not supported by this model: its tokens do not map to text",
         code="unsupported_parameter",
-        param="logprobs",
+        param=param,
     )
 
 
@@ -96,7 +97,15 @@ def _read(tokenizer: str) -> Vocabulary | None:
         return None
 
 
-def check_top_logprobs(count: int, sampling: SamplingParameters, param: str) -> None:
+def with_log_probs(
+    generation: TextGenerationRequest, count: int, param: str
+) -> TextGenerationRequest:
+    """Request log probabilities, also of the `count` most probable tokens. Raises ApiError."""
+    _check_top_logprobs(count, generation.sampling, param)
+    return replace(generation, sampling=replace(generation.sampling, return_log_probs=True))
+
+
+def _check_top_logprobs(count: int, sampling: SamplingParameters, param: str) -> None:
     """Raise ApiError if the `count` most probable tokens are unknown."""
     changed = any(
         getattr(sampling, parameter.request_field) not in (None, parameter.neutral)
@@ -117,10 +126,11 @@ def check_top_logprobs(count: int, sampling: SamplingParameters, param: str) -> 
 
 def chat_record(tokens: Sequence[AnswerToken], top: int) -> dict[str, Any]:
     """`logprobs` of a choice of /v1/chat/completions."""
-    return {"content": [_entry(token, top) for token in tokens], "refusal": None}
+    return {"content": [token_record(token, top) for token in tokens], "refusal": None}
 
 
-def _entry(token: AnswerToken, top: int) -> dict[str, Any]:
+def token_record(token: AnswerToken, top: int) -> dict[str, Any]:
+    """A token with its log probability, as in messages of an assistant."""
     entry = {"token": token.text, "logprob": token.log_prob, "bytes": list(token.data)}
     return {**entry, "top_logprobs": [entry] if top else []}
 

@@ -21,7 +21,7 @@ _TASK_CACHE_SECONDS = 30.0
 _ADAPTER = "lora_name"
 # Endpoints by task.
 ENDPOINTS: Mapping[str, str] = {
-    "text_generation": "/v1/chat/completions or /v1/completions",
+    "text_generation": "/v1/chat/completions, /v1/responses or /v1/completions",
     "embedding": "/v1/embeddings",
     "rerank": "/v1/rerank",
 }

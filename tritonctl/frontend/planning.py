@@ -15,7 +15,9 @@ from tritonctl.frontend.counting.worker import CountRefusedError
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.frontend.upstream import TritonServers
+from tritonctl.protocol.generation import PROMPT_IDS
 
+_ID_BYTES = 4
 CONTEXT_LENGTH = "context_length_exceeded"
 
 
@@ -57,8 +59,11 @@ async def _plan_prompt(
     model, max_tokens = generation.target.model, generation.sampling.max_tokens
     counter = servers.counter
     try:
-        text = content.decode("utf-8", "surrogatepass")
-        count = await counter.count(model, {tensor: [text]})
+        if tensor == PROMPT_IDS:
+            count = Count(len(content) // _ID_BYTES, len(content) // _ID_BYTES)
+        else:
+            text = content.decode("utf-8", "surrogatepass")
+            count = await counter.count(model, {tensor: [text]})
         max_answer_tokens = (
             counter.limits(model).answer_room(count.tokens, max_tokens)
             if count.exact
@@ -66,11 +71,12 @@ async def _plan_prompt(
         )
     except CountRefusedError as error:
         rejection = RequestRejectedError(str(error), remedy="")
-        raise errors.from_tritonctl_error(rejection, generation.prompt_field) from error
+        raise errors.from_tritonctl_error(
+            rejection, generation.prompt_field, generation.fields
+        ) from error
     except ContextLengthError as error:
-        param = (
-            generation.prompt_field if error.prompt_alone or max_tokens is None else "max_tokens"
-        )
+        is_prompt = error.prompt_alone or max_tokens is None
+        param = generation.prompt_field if is_prompt else generation.fields["max_tokens"]
         raise ApiError(400, str(error), code=CONTEXT_LENGTH, param=param) from error
     work = count.tokens + servers.expected.of(model, max_answer_tokens)
     return PromptPlan(content, count, max_answer_tokens, work)

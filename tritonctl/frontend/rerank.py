@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from tritonctl.frontend.batch_requests import BatchRunner
-from tritonctl.frontend.bodies import Body
+from tritonctl.frontend.bodies import Body, Off
 from tritonctl.frontend.http_request import HttpRequest
 from tritonctl.frontend.models import RequestTarget
 from tritonctl.frontend.text_fields import EmptyList, ModelName
@@ -60,7 +60,7 @@ class RerankRequest(Body):
     max_chunks_per_doc: None = Field(None, description="not supported")
     max_tokens_per_doc: None = Field(None, description="not supported")
     rank_fields: EmptyList | None = Field(None, description="not supported")
-    return_embeddings: Literal[False] | None = Field(None, description="not supported")
+    return_embeddings: Off | None = Field(None, description="not supported")
 
     @property
     def texts(self) -> list[str]:

@@ -45,6 +45,7 @@ _REASON_BY_STATUS = {
 # GenAI's operation names by endpoint; it has none for reranking.
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
     "/v1/rerank": "rerank",

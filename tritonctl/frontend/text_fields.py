@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields that /v1/chat/completions and /v1/completions share.
+"""The fields that the text endpoints share.
 
 OpenAI's unsupported fields are declared as well, with the single value that has no effect: clients
 send them, and an answer that ignores a field looks like one that honours it.
@@ -8,21 +8,22 @@ send them, and an answer that ignores a field looks like one that honours it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, StringConstraints, create_model
 
-from tritonctl.frontend.bodies import Body
+from tritonctl.frontend.bodies import Body, Off
 from tritonctl.protocol.sampling_table import SamplingParameter, sampling_parameters
 
 MAX_CHOICES = 128
-_MAX_INT32 = 2**31 - 1
+MAX_TEMPLATE_VARIABLES = 64
+MAX_INT32 = 2**31 - 1
 _MAX_STOP_WORDS, _MAX_STOP_WORD_BYTES = 4, 256  # the engines' limits
 
 ModelName = Annotated[str, Field(min_length=1, max_length=512)]
 EmptyObject = Annotated[dict[str, Any], Field(max_length=0)]
 EmptyList = Annotated[list[Any], Field(max_length=0)]
-Tokens = Annotated[int, Field(ge=1, le=_MAX_INT32)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_INT32)]
 StopWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_STOP_WORD_BYTES)]
 
 # Why these fields accept only a value without effect.
@@ -35,7 +36,7 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def has_token_ids(value: Any) -> bool:
-    """Whether a prompt is a list of token ids, or of such lists."""
+    """Whether an input is a list of token ids, or of such lists."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, int | list) and not isinstance(first, bool)
 
@@ -46,32 +47,17 @@ class StreamOptions(Body):
     include_usage: bool | None = Field(
         None, description="a last chunk without choices has the token counts"
     )
-    include_obfuscation: Literal[False] | None = Field(
+    include_obfuscation: Off | None = Field(
         None, description="not supported: chunks are not padded"
     )
 
 
-class _SharedFields(Body):
-    """Fields of both text endpoints; null is the same as leaving a field out."""
+class _ModelFields(Body):
+    """Fields of every text endpoint; null is the same as leaving a field out."""
 
     model: ModelName = Field(description="a model or an alias; MODEL:ADAPTER for a LoRA adapter")
     stream: bool | None = Field(None, description="send the text as it comes, by SSE")
-    stream_options: StreamOptions | None = Field(None, description="only with `stream`")
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
-        None, description="answers; each is a stream of the engine"
-    )
-    stop: (
-        StopWord
-        | Annotated[list[StopWord], Field(max_length=_MAX_STOP_WORDS, fail_fast=True)]
-        | None
-    ) = Field(None, description="text that ends the answer, and is not part of it; up to 4")
     user: str | None = Field(None, description="changes nothing in the answer")
-    logit_bias: EmptyObject | None = Field(None, description="not supported")
-    # Not OpenAI's: as vLLM has them.
-    ignore_eos: bool | None = Field(None, description="go on behind the model's own end")
-    include_stop_str_in_output: bool | None = Field(
-        None, description="the answer has the text of `stop` that ended it"
-    )
 
 
 def _sampling_field(parameter: SamplingParameter) -> Any:
@@ -82,17 +68,17 @@ def _sampling_field(parameter: SamplingParameter) -> Any:
 
 
 if TYPE_CHECKING:  # type checkers know no fields of a model that is made at run time
-    _AllFields = _SharedFields
+    _AllFields = _ModelFields
 else:
     _AllFields = create_model(
         "_AllFields",
-        __base__=_SharedFields,
+        __base__=_ModelFields,
         **{name: _sampling_field(each) for name, each in sampling_parameters().items()},
     )
 
 
-class TextFields(_AllFields):
-    """The fields of both text endpoints, with those of `sampling.json`."""
+class SamplingFields(_AllFields):
+    """The fields of every text endpoint, with those of `sampling.json`."""
 
     def sampling_fields(self) -> dict[str, Any]:
         """Return the sampling parameters by the fields of `SamplingParameters`."""
@@ -100,6 +86,26 @@ class TextFields(_AllFields):
             parameter.request_field: getattr(self, name)
             for name, parameter in sampling_parameters().items()
         }
+
+
+class TextFields(SamplingFields):
+    """The fields that the text endpoints share."""
+
+    stream_options: StreamOptions | None = Field(None, description="only with `stream`")
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
+        None, description="answers; each is a stream of the engine"
+    )
+    stop: (
+        StopWord
+        | Annotated[list[StopWord], Field(max_length=_MAX_STOP_WORDS, fail_fast=True)]
+        | None
+    ) = Field(None, description="text that ends the answer, and is not part of it; up to 4")
+    logit_bias: EmptyObject | None = Field(None, description="not supported")
+    # Not OpenAI's: as vLLM has them.
+    ignore_eos: bool | None = Field(None, description="go on behind the model's own end")
+    include_stop_str_in_output: bool | None = Field(
+        None, description="the answer has the text of `stop` that ended it"
+    )
 
     @property
     def choices(self) -> int:

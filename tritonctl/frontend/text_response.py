@@ -7,7 +7,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -38,6 +38,16 @@ class EventTemplate:
     def of(self, text: str) -> bytes:
         """Encode the event with this text."""
         return self._prefix + orjson.dumps(text) + self._suffix
+
+
+class Envelope(Protocol):
+    """The fields around the answers of a response."""
+
+    def final_events(self, usage: Usage) -> bytes:
+        """Encode the end of a stream."""
+
+    def body(self, choices: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        """A complete response."""
 
 
 class ResponseEnvelope:
@@ -108,7 +118,7 @@ class ChoiceFormatter(ABC):
 
     @abstractmethod
     def events(self, chunk: Chunk) -> bytes:
-        """Encode the events of a chunk, including the answer's end."""
+        """Encode the events of a chunk."""
 
     @abstractmethod
     def collect(self, chunk: Chunk) -> None:
@@ -123,7 +133,7 @@ async def respond(
     request: HttpRequest,
     generator: TextGenerator,
     generation: TextGenerationRequest,
-    envelope: ResponseEnvelope,
+    envelope: Envelope,
     formatters: Sequence[ChoiceFormatter],
     *,
     stream: bool,
@@ -144,7 +154,7 @@ async def _send_events(
     request: HttpRequest,
     generator: TextGenerator,
     generation: TextGenerationRequest,
-    envelope: ResponseEnvelope,
+    envelope: Envelope,
     formatters: Sequence[ChoiceFormatter],
 ) -> None:
     """The first events start the response; errors before that set its status."""
@@ -152,10 +162,11 @@ async def _send_events(
     async with generator.generate(request, generation) as answers:
         async for index, chunk in answers:
             formatter = formatters[index]
-            data = formatter.events(chunk)
+            data = b""
             if index not in started_answers:
                 started_answers.add(index)
-                data = formatter.opening_events() + data
+                data = formatter.opening_events()
+            data += formatter.events(chunk)
             if data:
                 if not request.started:
                     await request.start(200, _HEADERS)
@@ -169,7 +180,7 @@ async def _send_body(
     request: HttpRequest,
     generator: TextGenerator,
     generation: TextGenerationRequest,
-    envelope: ResponseEnvelope,
+    envelope: Envelope,
     formatters: Sequence[ChoiceFormatter],
 ) -> None:
     async with generator.generate(request, generation) as answers:

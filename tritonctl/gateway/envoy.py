@@ -148,7 +148,9 @@ def route_configuration(gateway: Gateway, placement: GatewayPlacement) -> Messag
             )
             if "route" in route
             else route
-            for route in routes(gateway, frontend=placement.frontend is not None)
+            for route in routes(
+                gateway, frontend=placement.frontend is not None, cors=placement.cors
+            )
         ],
     }
     # Triton traces every request that has a `traceparent`, whatever its sampling rate.

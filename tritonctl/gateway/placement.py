@@ -83,6 +83,7 @@ class GatewayPlacement:
     admin_port: int
     secrets: Mapping[str, str]  # path by name, for each of `secret_files`
     frontend: tuple[str, int] | None = None  # host and port of the OpenAI API, if any
+    cors: bool = False  # whether the frontend answers web pages of other origins
     slots: SlotGroups | None = None  # for rollouts; None: `upstreams` are all servers
     shadow: str | None = None  # socket path of the shadower; None: no mirroring
     # Folder of Envoy's own sockets. The default is Envoy's working directory: the kernel limits a
@@ -103,6 +104,7 @@ def container_placement(project: Project, upstreams: Sequence[EnvoyUpstream]) ->
         secrets={name: f"{SECRETS}/{name}" for name in secret_files(project)},
         socket_folder="/tmp",  # noqa: S108 - the container's, the only folder that it may write
         frontend=_frontend(project.frontend) if project.frontend else None,
+        cors=project.frontend is not None and bool(project.frontend.cors_origins),
     )
 
 

@@ -21,6 +21,7 @@ _INFERENCE = rf"{_MODEL}/(infer|generate|generate_stream)"
 _METADATA = rf"/v2/?|{_MODEL}(/ready)?"
 _HEALTH = "/v2/health/(live|ready)"
 _OPENAI = ({"prefix": "/v1/"}, {"path": "/v2/rerank"})
+_PREFLIGHT_METHOD: Message = {"name": ":method", "string_match": {"exact": "OPTIONS"}}
 # The path for statistics of all models looks like the metadata path of a model.
 _NO_MODEL = r"/v2/models/stats(/.*)?"
 # Before the first token only: Envoy cannot retry once it has forwarded a server's headers.
@@ -33,8 +34,11 @@ _RETRY_ON = {
 _REFUSAL = "not through the gateway: only inference, health and metadata are; ask Triton directly"
 
 
-def routes(gateway: Gateway, *, frontend: bool = False) -> list[Message]:
-    """Return the routes in the order in which Envoy tries them."""
+def routes(gateway: Gateway, *, frontend: bool = False, cors: bool = False) -> list[Message]:
+    """Return the routes in the order in which Envoy tries them.
+
+    cors: whether the frontend answers web pages of other origins.
+    """
     unlimited, exempt = {}, {}
     if gateway.tenants:
         unlimited = {"typed_per_filter_config": disable_filters(LIMIT)}
@@ -48,6 +52,7 @@ def routes(gateway: Gateway, *, frontend: bool = False) -> list[Message]:
         _rest_route(_INFERENCE, gateway),
         _rest_route(_METADATA, gateway) | unlimited,
         _rest_route(_HEALTH, gateway) | exempt,
+        *(_preflights(gateway) if frontend and cors else []),
         *(_openai(gateway) if frontend else []),
         _refusal_route({"prefix": "/"}),
     ]
@@ -57,6 +62,8 @@ def is_inference_route(match: Message) -> bool:
     """Whether a route with this match is for inference, not for metadata."""
     paths = {_SERVICE + method for method in INFERENCE_METHODS}
     pattern = match.get("safe_regex", {}).get("regex")
+    if _PREFLIGHT_METHOD in match.get("headers", ()):
+        return False
     return (
         match.get("path") in paths
         or pattern == _INFERENCE
@@ -85,6 +92,21 @@ def _openai(gateway: Gateway) -> list[Message]:
         filter_overrides = {"typed_per_filter_config": disable_filters(*disabled_filters)}
     return [
         {"match": match, "route": _route(FRONTEND, gateway)} | filter_overrides for match in _OPENAI
+    ]
+
+
+def _preflights(gateway: Gateway) -> list[Message]:
+    """Routes for a browser's question whether a page may send a request: it has no key."""
+    headers = [
+        _PREFLIGHT_METHOD,
+        {"name": "access-control-request-method", "present_match": True},
+    ]
+    exempt: Message = {}
+    if gateway.tenants:
+        exempt = {"typed_per_filter_config": disable_filters(KEYS, GUARD, LIMIT)}
+    return [
+        {"match": {**match, "headers": headers}, "route": _route(FRONTEND, gateway)} | exempt
+        for match in _OPENAI
     ]
 
 

@@ -208,6 +208,7 @@ def _weighted_action(route: Message, split: TrafficSplit, header: str) -> Messag
 
 
 def _with_header_match(route: Message, header: str, value: Message, action: Message) -> Message:
-    match = route["match"] | {"headers": [{"name": header, "string_match": value}]}
+    headers = [*route["match"].get("headers", ()), {"name": header, "string_match": value}]
+    match = route["match"] | {"headers": headers}
     route_options: dict[str, Any] = {k: v for k, v in route["route"].items() if k != "cluster"}
     return route | {"match": match, "route": route_options | action}

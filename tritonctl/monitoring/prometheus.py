@@ -28,6 +28,8 @@ EVALUATION_SECONDS = 15
 _METRICS_PORT = 8002  # inside a container, whatever the project publishes
 _SERVICES = ("triton", "triton-gpu")
 _FRONTEND_SERVICE, _FRONTEND_PORT = "frontend", 9000  # if the project sets port 0
+FRONTEND_KEY = "frontend_metrics_key"  # the secret's name, also frontend/config.py's
+_KEY = {"authorization": {"credentials_file": f"/run/secrets/{FRONTEND_KEY}"}}
 _GATEWAY_SERVICE, _GATEWAY_PATH = "envoy", "/stats/prometheus"
 
 
@@ -83,7 +85,9 @@ def prometheus_configuration(project: Project, targets: Sequence[str] | None = N
         jobs.append({"job_name": GATEWAY_JOB, "metrics_path": _GATEWAY_PATH, **discovery})
     if project.frontend is not None:
         port = project.frontend.port or _FRONTEND_PORT
-        jobs.append({"job_name": FRONTEND_JOB, **_discovery(None, (_FRONTEND_SERVICE,), port)})
+        key = {} if project.frontend.metrics_key_file is None else _KEY
+        discovery = _discovery(None, (_FRONTEND_SERVICE,), port)
+        jobs.append({"job_name": FRONTEND_JOB, **discovery, **key})
     return {
         "global": {
             "scrape_interval": f"{SCRAPE_SECONDS}s",

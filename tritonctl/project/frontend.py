@@ -17,6 +17,10 @@ from tritonctl.project.server import Port, Tracing
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$", max_length=200)]
 
 
+# As browsers send it: scheme, host, and the port unless it is the scheme's.
+Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s?#@*A-Z]+)$")]
+
+
 class Ledger(Strict):
     """A shared ledger of tenants' budgets for several frontends: Redis 6.2 or later, or Valkey."""
 
@@ -149,7 +153,17 @@ class Frontend(Strict):
         description="timeout between tokens: the answer then continues on another server, or "
         "fails; null: unlimited",
     )
-
+    cors_origins: list[Origin] = Field(
+        [],
+        description="origins of web pages whose scripts may use the API, e.g. "
+        "`https://chat.example.org`; `*`: any page that a user opens; none when empty",
+    )
+    metrics_key_file: Path | None = Field(
+        None,
+        description="file with the key of /metrics on one line, for Prometheus' `authorization`; "
+        "open to everyone who reaches the port when absent",
+        strict=False,
+    )
     access_log: bool = Field(
         True, description="log a line of JSON per request, without prompt and answer"
     )
@@ -162,6 +176,15 @@ class Frontend(Strict):
     ledger: Ledger | None = Field(
         None, description="shared ledger of tenants' budgets; in process memory when absent"
     )
+
+    @property
+    def secret_files(self) -> dict[str, Path]:
+        """Files with keys and passwords, by field."""
+        files = {
+            "metrics_key_file": self.metrics_key_file,
+            "ledger.password_file": self.ledger.password_file if self.ledger else None,
+        }
+        return {field: file for field, file in files.items() if file is not None}
 
     @model_validator(mode="after")
     def _upstreams_once(self) -> Self:

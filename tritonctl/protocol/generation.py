@@ -23,6 +23,7 @@ from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 from tritonctl.protocol.error_map import from_message
 from tritonctl.protocol.sampling_table import sampling_parameters
 
+PROMPT_IDS = "prompt_ids"  # the tensor of a TokenPrompt
 _LENGTH_BYTES = 4  # before each BYTES element
 _NS_PER_MS = 1e6
 _US_PER_SECOND = 1e6
@@ -43,8 +44,16 @@ class ChatPrompt:
     refuses_system: bool = False
 
 
-# Text that the model continues, or a conversation that the checkpoint's chat template formats.
-Prompt = str | bytes | Sequence[Message] | ChatPrompt
+@dataclass(frozen=True)
+class TokenPrompt:
+    """Token ids that the model continues, at least one; no special tokens are added."""
+
+    ids: tuple[int, ...]
+
+
+# Text or ids that the model continues, or a conversation that the checkpoint's chat template
+# formats.
+Prompt = str | bytes | TokenPrompt | Sequence[Message] | ChatPrompt
 
 
 @dataclass(frozen=True)
@@ -209,18 +218,22 @@ def generation_request(
 ) -> Any:
     """Build the ModelInferRequest of a streamed generation.
 
-    Text goes into `text_input`, bytes unchanged; messages go into `messages` as JSON.
-    `resume_ids`: token ids of a broken answer to continue. `resume_text`: its text; a model whose
-    tokens give another text refuses the request. Raises RequestRejectedError for a value that does
-    not fit into its tensor's type.
+    Text goes into `text_input`, bytes unchanged; messages go into `messages` as JSON, ids into
+    `prompt_ids`. `resume_ids`: token ids of a broken answer to continue. `resume_text`: its text; a
+    model whose tokens give another text refuses the request. Raises RequestRejectedError for a
+    value that does not fit into its tensor's type.
     """
     from tritonclient.grpc import service_pb2
 
-    name, text = prompt_tensor(prompt)
+    name, content = prompt_tensor(prompt)
     request = service_pb2.ModelInferRequest()
     request.CopyFrom(_template(model, sampling, queueing, name))
     request.id = request_id
-    request.raw_input_contents[0] = struct.pack("<I", len(text)) + text
+    if isinstance(prompt, TokenPrompt):
+        request.inputs[0].shape[1] = len(prompt.ids)
+    else:
+        content = struct.pack("<I", len(content)) + content
+    request.raw_input_contents[0] = content
     if resume_ids:
         content = struct.pack(f"<{len(resume_ids)}i", *resume_ids)
         _add_input(request, "resume_ids", "INT32", content, len(resume_ids))
@@ -245,7 +258,7 @@ def _new_template(model: str, sampling: SamplingParameters, queueing: Queueing, 
     request = service_pb2.ModelInferRequest(model_name=model)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     _add_queueing(request, queueing)
-    _add_input(request, prompt, "BYTES", b"")
+    _add_input(request, prompt, "INT32" if prompt == PROMPT_IDS else "BYTES", b"")
     # A stream cannot include its prompt: such an answer comes in one response.
     _add_input(
         request, "stream", "BOOL", b"\0" if sampling.exclude_input_in_output is False else b"\1"
@@ -293,6 +306,8 @@ def prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
         return "text_input", prompt
     if isinstance(prompt, str):
         return "text_input", prompt.encode("utf-8", "surrogatepass")
+    if isinstance(prompt, TokenPrompt):
+        return PROMPT_IDS, struct.pack(f"<{len(prompt.ids)}i", *prompt.ids)
     if isinstance(prompt, ChatPrompt):
         value: Any = {"messages": list(prompt.messages)}
         if prompt.tools:

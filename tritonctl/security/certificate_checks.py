@@ -69,6 +69,8 @@ def exposed_keys(project: Project) -> list[str]:
         paths["gateway.frontend_secret_file"] = gateway.frontend_secret_file
         for name, tenant in gateway.tenants.items():
             paths[f"gateway.tenants.{name}.api_key_file"] = tenant.api_key_file
+    if frontend := project.frontend:
+        paths |= {f"frontend.{field}": file for field, file in frontend.secret_files.items()}
     return [
         f"{field}: every user of this machine may read {path}: chmod 600 {shlex.quote(str(path))}"
         for field, relative in paths.items()

@@ -48,9 +48,9 @@ class PromptEncoder:
         self._text_input = _Origin("text_input", add_special_tokens)
         self._messages = _Origin("messages", add_special_tokens=False)
         self._bos = self._leading_special_id() if add_special_tokens else None
-        max_token_bytes = max(
-            (len(token.encode()) for token in self._tokenizer.get_vocab()), default=1
-        )
+        vocabulary = self._tokenizer.get_vocab()
+        self._max_id = max(vocabulary.values(), default=-1)
+        max_token_bytes = max((len(token.encode()) for token in vocabulary), default=1)
         self._max_prompt_bytes = max_input_len * max_token_bytes
 
     def encode(self, prompts: Sequence[bytes]) -> list[EncodedPrompt]:
@@ -60,6 +60,24 @@ class PromptEncoder:
     def encode_rendered(self, prompts: Sequence[bytes]) -> list[EncodedPrompt]:
         """Encode chats rendered by a template, which wrote all special tokens."""
         return self._encode(prompts, self._messages)
+
+    def check_ids(self, prompts: Sequence[NDArray[np.int32]]) -> list[EncodedPrompt]:
+        """Return each prompt_ids INT32[n] as it is, or an error."""
+        return [self._check_prompt_ids(ids) for ids in prompts]
+
+    def _check_prompt_ids(self, ids: NDArray[np.int32]) -> EncodedPrompt:
+        if not ids.size:
+            return RequestError("prompt_ids is empty: the prompt needs at least one id.")
+        outside = ids[(ids < 0) | (ids > self._max_id)]
+        if outside.size:
+            return RequestError(
+                f"prompt_ids has the id {outside[0]}, expected ids from 0 to {self._max_id}."
+            )
+        try:
+            check_prompt_length(len(ids), self._max_input_len, "prompt_ids")
+        except RequestError as error:
+            return error
+        return ids
 
     def _encode(self, prompts: Sequence[bytes], origin: _Origin) -> list[EncodedPrompt]:
         texts = [self._decode_prompt(prompt, origin.tensor) for prompt in prompts]

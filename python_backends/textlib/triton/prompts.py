@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encode requests with the public tensors to token ids: texts and conversations, many at once.
 
+Prompts of token ids are only checked.
+
 Used by the tokenizer step, and by an engine that does its work (`fused`).
 """
 
@@ -18,7 +20,7 @@ from textlib.triton.parameters import ModelParameters
 from textlib.triton.unused_tensors import check_neutral
 
 _EITHER = "Give the request a prompt in text_input or a conversation in messages"
-_TEXT, _MESSAGES = "text_input", "messages"
+_TEXT, _MESSAGES, _IDS = "text_input", "messages", "prompt_ids"
 _NO_TEMPLATE = RequestError("messages: the checkpoint has no chat template. Send text_input.")
 
 Inputs = Mapping[str, NDArray[Any]]
@@ -48,8 +50,11 @@ class RequestEncoder:
         chats: Iterator[PromptResult] = iter(
             self._encode_chats(_elements_of(_MESSAGES, prompts_by_request))
         )
+        ids: Iterator[PromptResult] = iter(
+            self._encoder.check_ids(_elements_of(_IDS, prompts_by_request))
+        )
         return [
-            _request_results(prompts, {_TEXT: texts, _MESSAGES: chats})
+            _request_results(prompts, {_TEXT: texts, _MESSAGES: chats, _IDS: ids})
             for prompts in prompts_by_request
         ]
 
@@ -68,25 +73,29 @@ class RequestEncoder:
         return _NO_TEMPLATE if self._chat is None else self._chat.render(raw)
 
 
-_RequestPrompts = tuple[str, list[bytes]] | RequestError
+# The tensor's name and its elements: bytes, or INT32[n] of prompt_ids.
+_RequestPrompts = tuple[str, list[Any]] | RequestError
 
 
 def _read_prompts(inputs: Inputs) -> _RequestPrompts:
     """Return the tensor that the request uses and its elements, or an error."""
-    arrays = {name: inputs[name] for name in (_TEXT, _MESSAGES) if name in inputs}
+    arrays = {name: inputs[name] for name in (_TEXT, _MESSAGES, _IDS) if name in inputs}
     if len(arrays) > 1:
-        return RequestError(f"text_input and messages are both present. {_EITHER}, not both.")
+        first, second, *_ = arrays
+        return RequestError(f"{first} and {second} are both present. {_EITHER}, not both.")
     try:
         check_neutral(inputs)
     except RequestError as error:
         return error
+    if _IDS in arrays:
+        return _IDS, list(arrays[_IDS].reshape(len(arrays[_IDS]), -1))
     for name, array in arrays.items():
         if array.size:
             return name, [bytes(item) for item in array.reshape(-1)]
     return RequestError(f"text_input is missing, and so is messages. {_EITHER}.")
 
 
-def _elements_of(tensor: str, prompts_by_request: Sequence[_RequestPrompts]) -> list[bytes]:
+def _elements_of(tensor: str, prompts_by_request: Sequence[_RequestPrompts]) -> list[Any]:
     """Return the elements of every request that uses this tensor."""
     used = (prompts for prompts in prompts_by_request if not isinstance(prompts, RequestError))
     return [item for name, items in used if name == tensor for item in items]

@@ -34,6 +34,7 @@ class Facts:
     finder: str
     tools: str
     prompt: str
+    prompt_ids: list[int]  # of the prompt
     answer: str
     message: str
     message_answer: str

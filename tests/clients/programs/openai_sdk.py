@@ -22,6 +22,7 @@ from client_features import (
     near,
     same,
 )
+from responses_features import RESPONSES
 
 
 def client(facts: Facts, **options: Any) -> openai.OpenAI:
@@ -78,6 +79,18 @@ def completions(facts: Facts) -> None:
     same(answer.choices[0].text, facts.answer)
     stream = client(facts).completions.create(model=facts.speller, prompt=facts.prompt, stream=True)
     same("".join(chunk.choices[0].text for chunk in stream), facts.answer)
+
+
+def token_ids(facts: Facts) -> None:
+    """A prompt as ids, and several."""
+    one = client(facts)
+    answer = one.completions.create(model=facts.speller, prompt=facts.prompt_ids)
+    same(answer.choices[0].text, facts.answer)
+    same(answer.usage.prompt_tokens, len(facts.prompt_ids))
+    several = one.completions.create(model=facts.speller, prompt=[facts.prompt_ids] * 2)
+    same([choice.text for choice in several.choices], [facts.answer] * 2)
+    refused(openai.BadRequestError, "prompt", lambda: one.completions.create(
+        model=facts.speller, prompt=[10**6]))  # fmt: skip
 
 
 def length(facts: Facts) -> None:
@@ -254,6 +267,7 @@ FEATURES: Features = {
     "chat, streamed, with usage": chat_streamed,
     "chat, the library's own stream": helper_streamed,
     "completions": completions,
+    "completions of token ids": token_ids,
     "cut by length": length,
     "stop words": stop,
     "several choices": several,
@@ -269,6 +283,7 @@ FEATURES: Features = {
     "refusals": refusals,
     "timeout": timeout,
     "leaving a stream": left_early,
+    **RESPONSES,
 }
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.json_structure import MAX_MARKS, count_marks_in_steps
 from tritonctl.frontend.rerank import RerankRequest
+from tritonctl.frontend.responses.request import ResponsesRequest
 
 MAX_CALLS = 20_000  # of functions, except the parser's own of each object
 AN_OBJECT = json_structure._object.__code__
@@ -28,6 +29,7 @@ BODIES: tuple[type[Body], ...] = (
     CompletionRequest,
     EmbeddingRequest,
     RerankRequest,
+    ResponsesRequest,
 )
 MESSAGE = '{"role": "user", "content": "x"}'
 
@@ -53,6 +55,11 @@ def keys(count: int) -> str:
     return ", ".join(f'"k{number}": 1' for number in range(count))
 
 
+def items(value: str) -> str:
+    """A request of /v1/responses with this input."""
+    return f'{{"model": "speller", "input": {value}}}'
+
+
 SHAPES: dict[str, tuple[type[Body], str]] = {}
 for _size, _count in (("few", 20_000), ("many", 200_000)):
     SHAPES |= {
@@ -70,9 +77,19 @@ for _size, _count in (("few", 20_000), ("many", 200_000)):
         f"{_size} keys of a message": (ChatRequest, chat("messages", f"[{{{keys(_count)}}}]")),
         f"{_size} biases": (ChatRequest, chat("logit_bias", f"{{{keys(_count)}}}")),
         f"{_size} data": (ChatRequest, chat("metadata", f"{{{keys(_count)}}}")),
-        f"{_size} numbers as prompt": (
+        f"{_size} negative ids as prompt": (
             CompletionRequest,
-            f'{{"model": "m", "prompt": {listed("1", _count)}}}',
+            f'{{"model": "m", "prompt": {listed("-1", _count)}}}',
+        ),
+        f"{_size} objects as input": (ResponsesRequest, items(listed('{"a": 1}', _count))),
+        f"{_size} numbers as input": (ResponsesRequest, items(listed("1", _count))),
+        f"{_size} parts of an item": (
+            ResponsesRequest,
+            items(f'[{{"role": "user", "content": {listed("{}", _count)}}}]'),
+        ),
+        f"{_size} thoughts": (
+            ResponsesRequest,
+            items(f'[{{"type": "reasoning", "summary": {listed("1", _count)}}}]'),
         ),
         f"{_size} lists as prompt": (
             CompletionRequest,

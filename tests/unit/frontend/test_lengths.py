@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from tests import sample_tokenizers
 from tests.fakes.ensemble_client import FakeEnsemble
-from tests.unit.frontend.conftest import MODEL, Served, config_of
+from tests.unit.frontend.conftest import MODEL, Served, config_of, events
 from tritonctl.frontend.app import build_app
 
 STEP, ENGINE = f"{MODEL}_tokenizer", f"{MODEL}_engine"
@@ -91,3 +91,53 @@ def test_without_a_tokenizer_requests_go_on_and_it_is_said_once(
         assert frontend.complete(prompt="\u2603" * 5000).status_code == 200
         assert frontend.chat().status_code == 200
     assert len([one for one in caplog.messages if "not counted" in one]) <= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_alone(counted: Served, stream: bool) -> None:
+    """`max_tokens: 0` with `echo`: the prompt and its count; no server works for it."""
+    fields: dict[str, Any] = {"prompt": ["\u2603", "ab"], "max_tokens": 0, "echo": True, "n": 2}
+    if stream:
+        fields["stream_options"] = {"include_usage": True}
+        *chunks, last, end = events(counted.complete(**fields, stream=True))
+        assert end == "[DONE]"
+        choices = [chunk["choices"][0] for chunk in chunks]
+        texts = ["".join(each["text"] for each in choices if each["index"] == i) for i in range(4)]
+        reasons = {each["finish_reason"] for each in choices}
+        usage = last["usage"]
+    else:
+        answer = counted.complete(**fields).json()
+        texts = [choice["text"] for choice in answer["choices"]]
+        reasons = {choice["finish_reason"] for choice in answer["choices"]} | {None}
+        usage = answer["usage"]
+    assert texts == ["\u2603", "\u2603", "ab", "ab"]
+    assert reasons == {None, "length"}
+    assert usage == {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}
+    assert counted.ensemble.asked == []
+    too_long = counted.complete(prompt="\u2603" * 22, max_tokens=0, echo=True)
+    assert counted.error(too_long)["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        ({}, "max_tokens", "only for `echo: true`"),
+        ({"echo": True, "logprobs": 0}, "echo", "not of the prompt's"),
+        ({"echo": True, "min_tokens": 1}, "min_tokens", "more than the limit"),
+        ({"echo": True, "prompt": [1]}, "echo", "only text is repeated"),
+    ],
+)
+def test_a_prompt_alone_is_refused(
+    counted: Served, fields: dict[str, Any], param: str, text: str
+) -> None:
+    """Next to fields that cannot be honoured with it."""
+    error = counted.error(counted.complete(max_tokens=0, **fields))
+    assert error["param"] == param
+    assert text in error["message"]
+
+
+def test_a_prompt_alone_needs_a_count(frontend: Served) -> None:
+    """An estimate would be taken for the number of tokens."""
+    error = frontend.error(frontend.complete(max_tokens=0, echo=True))
+    assert (error["param"], error["code"]) == ("max_tokens", "unsupported_parameter")
+    assert frontend.ensemble.asked == []

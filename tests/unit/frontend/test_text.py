@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import pytest
 
 from tests.fakes.ensemble_client import WORDS, FakeEnsemble, Step, chunks_of
 from tests.unit.frontend.conftest import MODEL, Served, events, served
-from tritonctl.errors import ServerError
-from tritonctl.protocol.generation import SamplingParameters, generation_request
+from tritonctl.errors import RequestRejectedError, ServerError
+from tritonctl.protocol.generation import SamplingParameters, TokenPrompt, generation_request
 
 TEXT = "".join(WORDS)
 
@@ -98,13 +99,65 @@ def test_variables_of_the_chat_template(frontend: Served) -> None:
     }
 
 
-@pytest.mark.parametrize("ids", [[1, 2], [[1], [2, 3]], [[]]])
-def test_token_ids_are_no_prompt(frontend: Served, ids: list[object]) -> None:
-    """The ensemble takes text; the field is named, and nothing is asked."""
-    error = frontend.error(frontend.complete(prompt=ids))
-    assert error["param"] == "prompt"
-    assert "not token ids: send the text" in error["message"]
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("prompt", "ids"), [([1, 2], [(1, 2)]), ([[1], [2, 3]], [(1,), (2, 3)])])
+def test_prompts_of_token_ids(
+    frontend: Served, prompt: list[Any], ids: list[tuple[int, ...]], stream: bool
+) -> None:
+    """They reach the ensemble as they are, and their number is their count."""
+    response = frontend.complete(prompt=prompt, stream=stream)
+    assert response.status_code == 200
+    assert [each.prompt for each in frontend.ensemble.asked] == [TokenPrompt(each) for each in ids]
+    request = generation_request(MODEL, frontend.ensemble.asked[-1].prompt, SamplingParameters())
+    (tensor, *_) = request.inputs
+    assert (tensor.name, tensor.datatype) == ("prompt_ids", "INT32")
+    assert list(tensor.shape) == [1, len(ids[-1])]
+    assert struct.unpack(f"<{len(ids[-1])}i", request.raw_input_contents[0]) == ids[-1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        ({"prompt": []}, "prompt", "at least 1"),
+        ({"prompt": [[]]}, "prompt[0]", "at least 1"),
+        ({"prompt": [1, -1]}, "prompt[1]", "at least 0"),
+        ({"prompt": [1, 2**31]}, "prompt[1]", "at most"),
+        ({"prompt": [1, "a"]}, "prompt[1]", ""),
+        ({"prompt": [1, [2]]}, "prompt[1]", ""),
+        ({"prompt": [True]}, "prompt[0]", ""),
+        ({"prompt": [1.5]}, "prompt[0]", ""),
+        ({"prompt": [[1]] * 129}, "prompt", "at most 128"),
+        ({"prompt": [[1]] * 65, "n": 2}, "n", "more than 128 answers"),
+        ({"prompt": [1], "echo": True}, "echo", "only text is repeated"),
+    ],
+)
+def test_token_ids_that_are_refused(
+    frontend: Served, fields: dict[str, Any], param: str, text: str
+) -> None:
+    """The field is named, and nothing is asked."""
+    response = frontend.complete(**fields)
+    error = frontend.error(response)
+    assert response.status_code == 400
+    assert error["param"] == param, error
+    assert text in error["message"], error
     assert frontend.ensemble.asked == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        ("unexpected inference input 'prompt_ids' for model 'm'", "takes text, not token ids"),
+        ("prompt_ids has the id 900, expected ids from 0 to 52.", "`prompt` has the id 900"),
+    ],
+)
+def test_a_model_that_refuses_token_ids(problem: str, text: str) -> None:
+    """Of an older release, or ids that its tokenizer does not have."""
+    script = [RequestRejectedError(problem, remedy="")]
+    with served(FakeEnsemble(script=script)) as frontend:
+        response = frontend.complete(prompt=[900])
+        error = frontend.error(response)
+        assert (response.status_code, error["param"]) == (400, "prompt")
+        assert text in error["message"]
 
 
 def test_several_prompts(frontend: Served) -> None:
@@ -232,6 +285,7 @@ def test_an_answer_without_a_reason() -> None:
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {"1": 1}}, "logit_bias", "unsupported_parameter"),
     ({"store": True}, "store", "unsupported_parameter"),
+    ({"store": 0}, "store", "unsupported_parameter"),
     ({"temprature": 1}, "temprature", "unknown_parameter"),
     ({"temperature": 3}, "temperature", "invalid_value"),
     ({"temperature": "1"}, "temperature", "invalid_value"),

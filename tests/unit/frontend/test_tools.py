@@ -253,15 +253,31 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"response_format": {"type": "xml"}}, "response_format.type", "expected 'text' or"),
     (
-        {"tools": [NOW], "response_format": {"type": "json_object"}},
+        {
+            "tools": [NOW],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"anyOf": [{"type": "object"}]}},
+            },
+        },
         "response_format",
-        "no tool could be called",
+        "must be of `type: object`",
     ),
     (
-        {"tools": [NOW], "tool_choice": "required", "response_format": {"type": "json_object"}},
-        "response_format",
-        "no tool could be called",
+        {
+            "tools": [NOW],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "x"}}],
+                },
+            },
+        },
+        "tool_choice.allowed_tools.tools[0].function.name",
+        "no tool is named `x`",
     ),
+    ({"tools": [NOW], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "'allowed_tools'"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
     ({"top_logprobs": 1}, "top_logprobs", "only for `logprobs: true`"),
     ({"logprobs": True}, "logprobs", "do not map to text"),
@@ -288,6 +304,43 @@ def test_a_model_without_tools() -> None:
         assert (error["param"], error["code"]) == ("tools", "unsupported_parameter")
         assert "chat template shows no tools" in error["message"]
         assert frontend.chat(tools=[NOW], tool_choice="none").status_code == 200
+
+
+def test_some_of_the_tools(hermes: Served) -> None:
+    """`allowed_tools`: the model is shown these alone, and a call of another is text."""
+    choice = {
+        "type": "allowed_tools",
+        "allowed_tools": {
+            "mode": "auto",
+            "tools": [{"type": "function", "function": {"name": "now"}}],
+        },
+    }
+    (answer,) = hermes.chat(tools=[WEATHER, NOW], tool_choice=choice).json()["choices"]
+    assert answer["message"]["content"] == "".join(PIECES)
+    (asked,) = hermes.ensemble.asked
+    assert isinstance(asked.prompt, ChatPrompt)
+    assert asked.prompt.tools == [NOW]
+
+
+def test_a_schema_next_to_tools() -> None:
+    """The answer is an object of the schema, or calls; each schema's definitions stay apart."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/x"}},
+        "$defs": {"x": {"type": "integer"}},
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    with served([' {"a"', ": 1}"]) as frontend:
+        (answer,) = frontend.chat(tools=[WEATHER], response_format=form).json()["choices"]
+        guide = json.loads(frontend.ensemble.asked[0].sampling.guided_decoding_guide or "")
+    assert answer["message"]["content"] == '{"a": 1}'
+    assert answer["finish_reason"] == "stop"
+    assert guide["$defs"] == {"text.x": {"type": "integer"}}
+    assert guide["anyOf"][0]["properties"] == {"a": {"$ref": "#/$defs/text.x"}}
+    with served(['[{"name": "weather", ', '"arguments": {}}]']) as frontend:
+        (answer,) = frontend.chat(tools=[WEATHER], response_format=form).json()["choices"]
+    assert arguments(answer) == [("weather", {})]
+    assert answer["finish_reason"] == "tool_calls"
 
 
 def test_a_format_next_to_tools_that_may_not_be_called(hermes: Served) -> None:

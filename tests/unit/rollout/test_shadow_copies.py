@@ -317,6 +317,18 @@ def test_a_conversation_of_the_frontend() -> None:
     ("path", "body", "known", "wanted"),
     [
         (
+            "/v1/responses",
+            {"input": "hi", "instructions": "Be brief.", "max_output_tokens": 5},
+            SPELLER,
+            {
+                "messages": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "hi"},
+                ],
+                "max_tokens": 5,
+            },
+        ),
+        (
             "/v1/completions",
             {"prompt": ["a", "b"]},
             SPELLER,

@@ -113,6 +113,32 @@ class Keys:
         self._unusable = unusable
 
 
+class KeyFile:
+    """One key in a file, which is read again every two seconds."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._clock = clock
+        self._read_at = -float("inf")
+        self._digest: bytes | None = None
+        self._is_unusable = False
+
+    def is_in(self, headers: Headers) -> bool:
+        """Whether a request has the key. A file without a key matches no request."""
+        now = self._clock()
+        if now - self._read_at >= RELOAD_SECONDS:
+            self._read_at = now
+            key = _first_line(self._file)
+            if key is None and not self._is_unusable:
+                log.warning("%s contains no key: requests that need it are refused", self._file)
+            self._is_unusable = key is None
+            self._digest = None if key is None else _digest(key)
+        client_key = _key_in(headers)
+        if client_key is None or self._digest is None:
+            return False
+        return hmac.compare_digest(_digest(client_key), self._digest)
+
+
 def _key_in(headers: Headers) -> bytes | None:
     """Read the key as the gateway does: x-api-key, else a bearer token. None unless exactly one."""
     candidates = _values(headers, b"x-api-key")

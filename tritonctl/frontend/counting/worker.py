@@ -140,10 +140,10 @@ class CountingWorker:
                 await process.wait()
                 self._record_failure(str(error) or f"not ready within {_START_SECONDS:.0f} s")
                 raise CountUnavailableError(self.problem) from error
-            except (
-                asyncio.CancelledError
-            ):  # the client disconnected; the next request starts another process
+            except asyncio.CancelledError:
+                # The client disconnected, or the frontend ends; a next request starts another one.
                 _kill(process)
+                await process.wait()
                 raise
             self._process, self.problem = process, ""
             self._reader = asyncio.create_task(self._read(process))

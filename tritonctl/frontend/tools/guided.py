@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tool calls forced by guided decoding: `tool_choice` required, or a named function.
+"""Tool calls by guided decoding: they are forced, or the text next to them follows a schema.
 
 The answer contains no markup: it is the arguments of the named function, or a list of calls. As
 the engine cannot leave the guide, arguments are forwarded at once.
@@ -16,6 +16,7 @@ from typing import Any
 from tritonctl.frontend.tools.calls import (
     CallArguments,
     CallStart,
+    Content,
     Event,
     MakeId,
 )
@@ -41,6 +42,33 @@ def required_guide(
     for each tool.
     """
     definitions: dict[str, Any] = {}
+    guide = _list_of_calls(tools, max_calls, definitions)
+    return guide | ({"$defs": definitions} if definitions else {})
+
+
+def text_or_calls_guide(
+    text: Mapping[str, Any],
+    tools: Mapping[str, Mapping[str, Any]],
+    *,
+    max_calls: int | None = None,
+) -> dict[str, Any] | None:
+    """Return the schema of an answer that is an object of `text`, or a list of calls.
+
+    The first character tells which; None for a `text` that may be something else than an object.
+    """
+    if text.get("type") != "object":
+        return None
+    definitions: dict[str, Any] = {}
+    choices = [
+        _move_definitions(dict(text), "text.", definitions),
+        _list_of_calls(tools, max_calls, definitions),
+    ]
+    return {"anyOf": choices} | ({"$defs": definitions} if definitions else {})
+
+
+def _list_of_calls(
+    tools: Mapping[str, Mapping[str, Any]], max_calls: int | None, definitions: dict[str, Any]
+) -> dict[str, Any]:
     choices = []
     for number, (name, schema) in enumerate(tools.items()):
         moved = _move_definitions(dict(schema or _ANY_OBJECT), f"{number}.", definitions)
@@ -56,7 +84,7 @@ def required_guide(
     guide: dict[str, Any] = {"type": "array", "items": item, "minItems": 1}
     if max_calls is not None:
         guide["maxItems"] = max_calls
-    return guide | ({"$defs": definitions} if definitions else {})
+    return guide
 
 
 def _move_definitions(schema: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> Any:
@@ -160,3 +188,32 @@ class RequiredCalls:
         self._pending = self._pending[len(piece) :]
         if end is not None:
             self._arguments = None
+
+
+@dataclass(slots=True)
+class TextOrCalls:
+    """Reads an answer by `text_or_calls_guide`."""
+
+    make_id: MakeId
+    full: bool = False
+    _list: RequiredCalls | None = None  # if the answer is a list of calls
+    _is_text: bool = False
+
+    @property
+    def calls(self) -> int:
+        """Number of calls so far."""
+        return 0 if self._list is None else self._list.calls
+
+    def feed(self, text: str) -> list[Event]:
+        """Return the events of the next piece of text."""
+        if self._list is None and not self._is_text:
+            text = text.lstrip()
+            self._is_text = bool(text) and not text.startswith("[")
+            self._list = RequiredCalls(self.make_id) if text.startswith("[") else None
+        if self._list is not None:
+            return self._list.feed(text)
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[Event]:
+        """Return nothing: no text is buffered."""
+        return []

@@ -18,6 +18,8 @@ from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.models import RequestTarget, resolve_target
 from tritonctl.frontend.rerank import RerankRequest
+from tritonctl.frontend.responses.request import UNSUPPORTED as OF_RESPONSES
+from tritonctl.frontend.responses.request import ResponsesRequest
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.text_request import TextGenerationRequest
 from tritonctl.protocol.generation import generation_request
@@ -26,6 +28,7 @@ from tritonctl.rollout.shadow.rest_requests import NotUnderstoodError
 
 _KINDS: Mapping[str, tuple[type[Body], Mapping[str, str]]] = {
     "/v1/chat/completions": (ChatRequest, chat.UNSUPPORTED),
+    "/v1/responses": (ResponsesRequest, OF_RESPONSES),
     "/v1/completions": (CompletionRequest, completions.UNSUPPORTED),
     "/v1/embeddings": (EmbeddingRequest, embeddings.UNSUPPORTED),
     "/v1/rerank": (RerankRequest, rerank.UNSUPPORTED),
@@ -62,7 +65,7 @@ def _request_factory(
     body: Body, target: RequestTarget, config: FrontendConfig
 ) -> Callable[[ServedTask], Any]:
     match body:
-        case ChatRequest():
+        case ChatRequest() | ResponsesRequest():
             text = config.texts.get(target.model, TextModel())
             return _text_request_factory(
                 body.to_generation(target, body.resolve_tools(target, text))

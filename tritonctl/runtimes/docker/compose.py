@@ -253,8 +253,8 @@ def _triton_secrets(project: Project) -> dict[str, Path]:
 
 def secret_files(project: Project, *, gateway: bool) -> dict[str, Path]:
     """Return the keys and certificates of the containers: secret name to absolute path."""
-    edge = gateway_secrets(project) | frontend_secrets(project) if gateway else {}
-    return _triton_secrets(project) | edge
+    edge = gateway_secrets(project) if gateway else {}
+    return _triton_secrets(project) | frontend_secrets(project) | edge
 
 
 def _services(project: Project, digest: str, profile: str) -> dict[str, Any]:

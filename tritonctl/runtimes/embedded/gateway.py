@@ -196,6 +196,7 @@ def placement(
         admin_port=admin_port,
         secrets={name: str(path) for name, path in secret_files(project).items()},
         frontend=(frontend.address, frontend.port) if frontend else None,
+        cors=frontend is not None and bool(frontend.cors_origins),
         slots=SlotGroups(
             stable=stable,
             routes_file=str(files.routes / ROUTES),

@@ -232,6 +232,7 @@ def _variables(
         "frontend": {
             "port": frontend_port(frontend) if frontend else PORTS["http"],
             "memory": _mebibytes(frontend_memory(project) if frontend else 512 * MIB),
+            "metrics_key": frontend is not None and frontend.metrics_key_file is not None,
         },
         "slots": slots,
         "streams": scaling.streams_per_replica(slots),

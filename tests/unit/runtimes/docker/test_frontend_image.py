@@ -191,3 +191,17 @@ def test_prometheus_reads_it(built: Sandbox) -> None:
     ):
         assert word in files[name], name
         assert word not in before[name], name
+
+
+def test_prometheus_has_the_key_of_the_metrics(built: Sandbox) -> None:
+    """As a secret with the frontend, readable by the group of the other containers' user."""
+    (built.root / "metrics.key").write_text("a-key-of-metrics\n", encoding="utf-8")
+    built.data["frontend"] = {"metrics_key_file": "metrics.key"}
+    built.write()
+    made = rendering(built)
+    frontend, prometheus = (services(made)[name] for name in ("frontend", "prometheus"))
+    assert frontend["secrets"] == prometheus["secrets"] == ["frontend_metrics_key"]
+    assert prometheus["group_add"] == [frontend["user"].split(":")[1]]
+    text = "".join(made.files.values())
+    assert "credentials_file: /run/secrets/frontend_metrics_key" in text
+    assert "a-key-of-metrics" not in text

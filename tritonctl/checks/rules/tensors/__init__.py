@@ -16,6 +16,7 @@ from tritonctl.checks.rules.tensors import (
     python_objects,
     python_values,
     pytorch,
+    sequences,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "python_objects",
     "python_values",
     "pytorch",
+    "sequences",
 ]

@@ -175,8 +175,7 @@ def image_format(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                 yield Hit(
                     f"{direction} {tensor.name} has a non-linear format and {len(tensor.dims)} "
                     "dims",
-                    "write 3 dims (without the batch dimension), or remove "
-                    "is_non_linear_format_io",
+                    "write 3 dims (without the batch dimension), or remove is_non_linear_format_io",
                     config.name_span(direction, index, "is_non_linear_format_io"),
                 )
 

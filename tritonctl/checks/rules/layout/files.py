@@ -251,10 +251,12 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = environment_value(config, model)
     if value and not value.startswith((MODEL_FOLDER, MODEL_FOLDER[1:], "/")):
+        name = value.removeprefix("./")
+        move = "" if exists(model.path / name) else f"put {name} into {model.display_path}, "
         yield Hit(
             f"{value} is relative to the server's working directory",
-            f"write {MODEL_FOLDER}/{value.removeprefix('./')} for a place in the model's folder, "
-            "or a path from the root",
+            f"{move}write {MODEL_FOLDER}/{name}; or remove it and write the packages into "
+            f"{model.display_path}/requirements.txt, which needs no packing",
             config.span("parameters", _ENVIRONMENT, "string_value"),
         )
 

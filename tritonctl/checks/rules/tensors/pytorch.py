@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC218, TC219, TC247 and TC256: tensor names and strings that the PyTorch backend handles differently.
+"""TC218, TC219, TC247 and TC256: names, strings and states that only PyTorch handles so.
 
 Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/
 model_configuration.md#special-conventions-for-pytorch-backend and https://github.com/

@@ -27,8 +27,8 @@ _TYPE_BY_VALUES = {
 @error(
     "TC257 sequence-unlike-graph",
     summary="a control or state of a sequence whose type or shape differs from the ONNX graph",
-    reason="The backend compares the controls when it loads the model, and refuses it; with a state "
-    "of another type, every request fails.",
+    reason="The backend compares the controls when it loads the model, and refuses it; with a "
+    "state of another type, every request fails.",
     shows="elsewhere",
     needs_valid_config=True,
 )

@@ -285,7 +285,7 @@ def absent_argument(code: PythonSource, model: Model) -> Iterator[Hit]:
         match node:
             case ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(key))):
                 is_certain = owner == name and flow.always_runs(node, initialize)
-                if key in _ARGS or not is_certain or _is_tried(flow, node):
+                if key in _ARGS or not is_certain or flow.may_fail(node) or _is_tried(flow, node):
                     continue
                 if not isinstance(node.ctx, ast.Load):
                     return  # the code adds keys

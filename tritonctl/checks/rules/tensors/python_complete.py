@@ -22,7 +22,6 @@ from tritonctl.checks.model_py.source import PythonCall, PythonSource, scope_nod
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
-from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 
 _REQUIRED_KEYS = ("name", "data_type", "dims")
 # Allowed keys of the dictionaries that these methods take.
@@ -177,8 +176,7 @@ def _tensor_contradiction(tensor: DeclaredTensor, added: Entries) -> str | None:
 
 @error(
     "TC240 added-tensor",
-    summary="a tensor that auto_complete_config adds without its name, type or dims, or with more "
-    "or unknown ones",
+    summary="a tensor that auto_complete_config adds without its name, type or dims, or with more",
     reason="add_input and add_output take name, data_type and dims, inputs also optional, and "
     "raise an error for other keys. dims are as in config.pbtxt. The backend refuses the model.",
 )
@@ -206,14 +204,7 @@ def _addition_problem(addition: _Addition) -> tuple[str, str] | None:
     missing = [key for key in _REQUIRED_KEYS if key not in entries]
     if missing:
         return f"without {' and '.join(missing)}", f"set the keys {', '.join(_REQUIRED_KEYS)}"
-    kind, dims = (literal_value(entries[key]) for key in ("data_type", "dims"))
-    if isinstance(kind, str) and kind not in BY_CONFIG_NAME:
-        full = f"TYPE_{kind}"
-        close = full if full in BY_CONFIG_NAME else suggest(kind, BY_CONFIG_NAME)
-        fix = f"write {close}" if close else f"it is one of {', '.join(BY_CONFIG_NAME)}"
-        return f"with the unknown data_type {kind}", fix
-    if isinstance(dims, str):
-        return f"with dims {dims!r}", "write a list of sizes: 1 or more, or -1 if variable"
+    dims = literal_value(entries["dims"])
     if isinstance(dims, list | tuple) and not (dims and all(map(_is_valid_dimension, dims))):
         return f"with dims {dims}", "write a list of sizes: 1 or more, or -1 if variable"
     return None

@@ -17,6 +17,7 @@ from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.flow import Flow, literal_value, requests_parameter
 from tritonctl.checks.model_py.source import PythonCall, PythonSource, dotted_name
 from tritonctl.checks.rule import error, warning
+from tritonctl.checks.rules.tensors.python_methods import accepts_arguments
 from tritonctl.checks.rules.tensors.python_names import undefined_names_in
 
 _HISTOGRAM = "HISTOGRAM"
@@ -90,12 +91,20 @@ def undefined_in_execute(code: PythonSource) -> Iterator[Hit]:
 
 
 @warning(
-    "TC255 undefined-in-finalize",
-    summary="a name that model.py defines nowhere, used when the model is unloaded",
-    reason="finalize ends with a NameError: what follows there does not run.",
+    "TC255 failing-finalize",
+    summary="a finalize that cannot be called, or uses a name that model.py defines nowhere",
+    reason="finalize ends with an error when the model is unloaded: what follows does not run.",
 )
-def undefined_in_finalize(code: PythonSource) -> Iterator[Hit]:
-    return undefined_names_in(code, "finalize")
+def failing_finalize(code: PythonSource) -> Iterator[Hit]:
+    yield from undefined_names_in(code, "finalize")
+    finalize = code.method("finalize")
+    if finalize is not None and not accepts_arguments(finalize, 1):
+        yield Hit(
+            f"finalize is called without arguments, which finalize({ast.unparse(finalize.args)}) "
+            "does not take",
+            "write def finalize(self)",
+            *code.node_location(finalize),
+        )
 
 
 @error(
@@ -106,6 +115,7 @@ def undefined_in_finalize(code: PythonSource) -> Iterator[Hit]:
 )
 def metric_arguments(code: PythonSource) -> Iterator[Hit]:
     flow = Flow.for_source(code)
+    yield from _families_again(code, flow)
     for call in (*code.calls_named("MetricFamily"), *code.calls_named("Metric")):
         if flow.is_conditional(call.node) or flow.function(call.node) is None:
             continue
@@ -120,6 +130,21 @@ def metric_arguments(code: PythonSource) -> Iterator[Hit]:
         for call in code.calls_named(method):
             if problem := _method_problem(code, flow, call):
                 yield Hit(problem[0], problem[1], *code.node_location(call.node))
+
+
+def _families_again(code: PythonSource, flow: Flow) -> Iterator[Hit]:
+    """Yield a hit for each family with the name of an earlier one of another kind."""
+    kinds: dict[str, str] = {}
+    for call in code.calls_named("MetricFamily"):
+        name, kind = call.text(0, "name"), call.argument(2, "kind")
+        if name is None or not isinstance(kind, ast.Attribute) or flow.is_conditional(call.node):
+            continue
+        if kinds.setdefault(name, kind.attr) != kind.attr and not flow.may_fail(call.node):
+            yield Hit(
+                f"the metric {name} is a {kinds[name]} already, and here a {kind.attr}",
+                "give it another name",
+                *code.node_location(call.node),
+            )
 
 
 def _method_problem(code: PythonSource, flow: Flow, call: PythonCall) -> tuple[str, str] | None:

@@ -109,7 +109,7 @@ def _wrong_signatures(model: Model, argument_counts: dict[str, int]) -> Iterator
     for name, arguments in argument_counts.items() if code and code.model_class else ():
         method = code.method(name) if code else None
         # The backend calls a plain function on the class, so `self` would be the argument.
-        if code is None or method is None or _accepts_arguments(method, arguments):
+        if code is None or method is None or accepts_arguments(method, arguments):
             continue
         yield Hit(
             f"{name} is called as {_EXPECTED_CALLS[name]}, which "
@@ -122,7 +122,7 @@ def _wrong_signatures(model: Model, argument_counts: dict[str, int]) -> Iterator
         )
 
 
-def _accepts_arguments(method: Function, argument_count: int) -> bool:
+def accepts_arguments(method: Function, argument_count: int) -> bool:
     """Whether a method accepts that many arguments, including `self`."""
     decorators = [dotted_name(decorator) for decorator in method.decorator_list]
     if decorators and decorators != ["staticmethod"]:
@@ -156,7 +156,7 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
     if returns_value or any(isinstance(node, _NO_RETURN) for node in nodes):
         return
     answers_somewhere = bool(code.calls_named("InferenceResponse"))
-    if execute.decorator_list or (not answers_somewhere and _hands_requests_on(code, execute)):
+    if execute.decorator_list or (not answers_somewhere and hands_requests_on(code, execute)):
         return
     if not _may_answer_otherwise(code):
         yield Hit(
@@ -166,12 +166,42 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
         )
 
 
-def _hands_requests_on(code: PythonSource, execute: Function) -> bool:
-    """Whether the requests get to other code, which may send the responses."""
-    requests = requests_parameter(execute)
-    flow = Flow.for_source(code)
-    uses = flow.names_in(execute).get(requests or "", ())
-    return requests is None or any(not isinstance(flow.parent(use), ast.For) for use in uses)
+def hands_requests_on(code: PythonSource, execute: Function) -> bool:
+    """Whether the requests may get to other code, which may send the responses."""
+    requests, flow = requests_parameter(execute), Flow.for_source(code)
+    names = flow.names_in(execute)
+    pending, seen = [requests or ""], set[str]()
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        for use in names.get(name, ()):
+            user = flow.parent(use)
+            if isinstance(user, ast.For | ast.comprehension) and user.iter is use:
+                targets = [user.target]
+            elif isinstance(use.ctx, ast.Load) and not _only_looks(flow, use, user):
+                return True
+            else:
+                targets = []
+            new_names = {
+                node.id
+                for target in targets
+                for node in ast.walk(target)
+                if isinstance(node, ast.Name)
+            }
+            pending += sorted(new_names - seen)
+    return requests is None
+
+
+def _only_looks(flow: Flow, use: ast.Name, user: ast.AST | None) -> bool:
+    """Whether an expression reads something of a request, or of the list, and keeps neither."""
+    if isinstance(user, ast.Attribute | ast.Compare | ast.If):
+        return True
+    if not isinstance(user, ast.Call) or not isinstance(user.func, ast.Attribute | ast.Name):
+        return False
+    callee = user.func
+    if isinstance(callee, ast.Name):
+        return callee.id in ("len", "print", "range", "str", "repr")
+    return use in user.args and flow.is_module(callee.value, BACKEND_UTILS)
 
 
 def _is_none(node: ast.Return) -> bool:

@@ -16,6 +16,7 @@ from tritonctl.checks.model_py.objects import backend_class
 from tritonctl.checks.model_py.source import Function, PythonSource, scope_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
+from tritonctl.checks.rules.tensors.python_methods import hands_requests_on
 
 _BUILT_IN_RESULTS = {
     "tuple": "a tuple",
@@ -68,7 +69,9 @@ def no_response(code: PythonSource, model: Model) -> Iterator[Hit]:
             yield Hit(f"execute returns {problem}", _WHOLE_LIST, *code.node_location(value))
         for element in _elements(code, value):
             # A list of None may be filled by index.
-            may_be_none = decoupled or isinstance(value, ast.Name)
+            may_be_none = (
+                decoupled or isinstance(value, ast.Name) or hands_requests_on(code, execute)
+            )
             kind = _element_kind(code, element, may_be_none=may_be_none)
             if kind is not None:
                 yield Hit(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC261: packages that model.py imports and nothing installs.
+"""TC037: packages that model.py imports and nothing installs.
 
 The images of Triton and the embedded server have Python's standard library, numpy, and what the
 models' requirements.txt name.
@@ -25,8 +25,9 @@ from tritonctl.checks.small_file import UnreadableError, exists, read_small
 _REQUIREMENTS = "requirements.txt"
 _MAX_BYTES = 1 << 20
 _PROVIDED = {"numpy", "triton_python_backend_utils", "c_python_backend_utils"}
-# Images of their own have these engines, with all that they need.
-_ENGINES = {"vllm", "tensorrt_llm", "sglang"}
+# Images of their own have these engines, with all that they need; trtllmlib is tritonctl's, of
+# rendered models.
+_ENGINES = {"vllm", "tensorrt_llm", "sglang", "trtllmlib"}
 # Code with one of these decides at run time where it imports from.
 _PATH_CHANGES = ("sys.path", "site.addsitedir", "importlib", "pip")
 # Packages whose import has another name.
@@ -44,7 +45,7 @@ _RENDERED = "# Rendered by tritonctl"
 
 
 @warning(
-    "TC261 package-not-installed",
+    "TC037 package-not-installed",
     summary="a package that model.py imports and nothing installs",
     reason="Triton's image has numpy and Python's standard library only: the import fails, and the "
     "backend refuses the model.",

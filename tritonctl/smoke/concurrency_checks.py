@@ -19,7 +19,7 @@ from tritonctl.smoke.recording_client import RecordedAnswer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_ONCE, _OWN_ANSWERS = "at once", "own answers"
+AT_ONCE, _OWN_ANSWERS = "at once", "own answers"
 _REQUESTS = 8
 _FILLS = (1, 0)  # the values of the two kinds of requests
 # No larger batch of neighbours reads the same backwards or one further.
@@ -46,28 +46,28 @@ def at_once_check(subject: ModelUnderTest) -> SmokeOutcome:
     [alone] = _send(subject, [request])
     seconds = time.monotonic() - started
     if wrong := _failure(subject, alone):
-        return subject.fail_outcome(_AT_ONCE, f"one request: {wrong}", request)
+        return subject.fail_outcome(AT_ONCE, f"one request: {wrong}", request)
     count = min(_REQUESTS, int(_TIME_SHARE * subject.client.seconds / max(seconds, 1e-3)))
     if count <= 1:
-        return subject.skip_outcome(_AT_ONCE, f"one request takes {seconds:.1f} s")
+        return subject.skip_outcome(AT_ONCE, f"one request takes {seconds:.1f} s")
     requests = [subject.request(subject.inputs()) for _ in range(count)]
     started = time.monotonic()
     answers = _send(subject, requests)
     wave_seconds = time.monotonic() - started
     if any(is_busy(answer) for answer in answers):
-        return subject.skip_outcome(_AT_ONCE, f"its queue does not hold {count} requests")
+        return subject.skip_outcome(AT_ONCE, f"its queue does not hold {count} requests")
     failures = [wrong for answer in answers if (wrong := _failure(subject, answer))]
     if failures:
         detail = f"{len(failures)} of {count} at once: {failures[0]}"
-        return subject.fail_outcome(_AT_ONCE, detail, request)
-    detail = f"{count} in {wave_seconds:.2f} s, one alone in {seconds:.2f} s"
+        return subject.fail_outcome(AT_ONCE, detail, request)
+    detail = f"{count} in {wave_seconds:.2g} s, one alone in {seconds:.2g} s"
     if (
         seconds >= _MIN_SERIAL_SECONDS
         and wave_seconds >= _SERIAL_SHARE * count * seconds
         and instances_of(subject.config) == 1
     ):
         detail += ": its instance runs them one after the other"
-    return subject.pass_outcome(_AT_ONCE, detail)
+    return subject.pass_outcome(AT_ONCE, detail)
 
 
 def own_answers_check(subject: ModelUnderTest) -> SmokeOutcome:

@@ -15,7 +15,7 @@ from tritonctl.protocol.metrics import Metrics
 from tritonctl.protocol.model_config import Config, all_steps, is_decoupled, steps_of
 from tritonctl.smoke.batch_check import concurrent_ensemble_check, dynamic_batching_check
 from tritonctl.smoke.cancel_check import cancel_check
-from tritonctl.smoke.concurrency_checks import at_once_check, own_answers_check
+from tritonctl.smoke.concurrency_checks import AT_ONCE, at_once_check, own_answers_check
 from tritonctl.smoke.inputs import is_text
 from tritonctl.smoke.model_under_test import ModelUnderTest
 from tritonctl.smoke.outcomes import SmokeOutcome, SmokeReport
@@ -108,14 +108,18 @@ def _model_outcomes(
     step_names = [name, *all_steps(name, configs)]
     decoupled = any(is_decoupled(configs[part]) for part in step_names)
     subject = ModelUnderTest(name, configs, client, _repeat_command(name, plan), decoupled)
-    failed = False
+    failed: set[str] = set()
     try:
         for checks in (_first_checks, _concurrency_checks, _batching_checks, _cancellation_checks):
-            if failed and checks is _concurrency_checks:
-                continue  # at once, the same mistake would fail again
+            # At once, the same mistake would fail again.
+            if (failed and checks is _concurrency_checks) or (
+                AT_ONCE in failed and checks is _batching_checks
+            ):
+                continue
             for outcome in checks(subject, plan):
                 yield outcome
-                failed = failed or outcome.status == "fail"
+                if outcome.status == "fail":
+                    failed.add(outcome.check)
                 if outcome.status == "fail" and outcome.check == "answers":
                     return
     except TritonctlError as error:  # the check could not send requests, such as to a dead server

@@ -56,6 +56,13 @@ def _raised_by_warm_up(config: ConfigMessage, code: PythonSource) -> Iterator[Hi
     samples = [sample for sample in config.message.model_warmup if sample.batch_size]
     if not samples or not isinstance(execute, ast.FunctionDef) or execute.decorator_list:
         return
+    last = execute.body[-1]
+    if isinstance(last, ast.Return) and _has_only_errors(code, last.value):
+        yield Hit(
+            f"every response of execute is an error, so the warm-up {samples[0].name} fails",
+            "answer with tensors, or remove model_warmup",
+            *code.node_location(last),
+        )
     statement = _always_raised(execute.body, requests_parameter(execute))
     if statement is not None and not Flow.for_source(code).may_exit_before(statement, execute):
         yield Hit(
@@ -63,6 +70,22 @@ def _raised_by_warm_up(config: ConfigMessage, code: PythonSource) -> Iterator[Hi
             "remove the raise, or remove model_warmup",
             *code.node_location(statement),
         )
+
+
+def _has_only_errors(code: PythonSource, returned: ast.expr | None) -> bool:
+    """Whether a returned list surely has nothing but responses with an error."""
+    flow = Flow.for_source(code)
+    elements = [returned.elt] if isinstance(returned, ast.ListComp) else []
+    elements += returned.elts if isinstance(returned, ast.List) else []
+    for element in elements:
+        if not isinstance(element, ast.Call) or not flow.is_backend_call(
+            element, "InferenceResponse"
+        ):
+            return False
+        failure = PythonCall("", "", element).argument(1, "error")
+        if not isinstance(failure, ast.Call):
+            return False
+    return bool(elements)
 
 
 def _always_raised(body: list[ast.stmt], requests: str | None) -> ast.stmt | None:

@@ -80,7 +80,7 @@ _TENSORRT_OF_ONNX: Mapping[str, ValueTest] = {
     ),
 }
 # ONNX Runtime reads the other settings of CUDA itself.
-_CUDA_OF_ONNX = defaultdict(
+_CUDA_OF_ONNX: Mapping[str, ValueTest] = defaultdict[str, ValueTest](
     lambda: _is_text,
     {"do_copy_in_default_stream": _is_switch, "use_ep_level_unified_stream": _is_switch},
 )

@@ -266,7 +266,7 @@ def _answers_once(code: PythonSource, execute: Function, largest: int) -> Iterat
         if len(attributes) != 1 or not isinstance(attributes[0], ast.Attribute):
             continue
         [attribute] = attributes
-        call = flow.parent(attribute)
+        call = flow.parent(attribute) if attribute else None
         if (
             isinstance(attribute, ast.Attribute)
             and attribute.attr == "append"

@@ -95,7 +95,8 @@ def _other_object(code: PythonSource, execute: Function, returned: ast.expr) -> 
         case ast.Call(func=ast.Name(id=name)):
             description = _BUILT_IN_RESULTS.get(name)
         case ast.List(elts=[]) if not flow.is_conditional(returned):
-            uses = flow.names_in(execute).get(returned.id, ()) if returned is not value else ()
+            name = returned.id if isinstance(returned, ast.Name) else ""
+            uses = flow.names_in(execute).get(name, ())
             if len([use for use in uses if isinstance(use.ctx, ast.Load)]) <= 1:
                 description = "an empty list"
     return description
@@ -148,8 +149,8 @@ def _elements(code: PythonSource, returned: ast.expr | None) -> Iterator[ast.exp
             yield from returned.elts
         case ast.ListComp():
             yield returned.elt
-        case ast.BinOp(op=ast.Mult(), left=ast.List()):
-            yield from returned.left.elts
+        case ast.BinOp(op=ast.Mult(), left=ast.List(elts=elements)):
+            yield from elements
     flow = Flow.for_source(code)
     function = flow.function(returned) if isinstance(returned, ast.Name) else None
     if function is None or not isinstance(returned, ast.Name):

@@ -44,7 +44,7 @@ class TritonPythonModel:
         self.executor = trtllm.Executor("engine", trtllm.ModelType.DECODER_ONLY)
 
     def execute(self, requests):
-        return None
+        self.answer(requests)
 """
 
 
@@ -126,7 +126,7 @@ from trtllmlib.runtime import open_llm
 
 class TritonPythonModel:
     def execute(self, requests):
-        return None
+        self.answer(requests)
 """
 
 
@@ -173,7 +173,7 @@ class TritonPythonModel:
         self.llm = LLM(**arguments)
 
     def execute(self, requests):
-        return None
+        self.answer(requests)
 """
 ARGUMENTS = """\
 model: TinyLlama/TinyLlama-1.1B-Chat-v1.0

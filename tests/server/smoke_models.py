@@ -138,6 +138,30 @@ sequence_batching {
 input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "BEGAN" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
+_TWO = _TENSORS + 'output [ { name: "MORE" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+_BOTH = 'tensor("OUTPUT", given(request, "INPUT")), tensor("MORE", given(request, "INPUT"))'
+# The second step reads a tensor that is an output of the ensemble, too.
+_FEEDS_A_STEP = """\
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [
+  { name: "MIDDLE" data_type: TYPE_FP32 dims: [ 4 ] },
+  { name: "LAST" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+ensemble_scheduling {
+  step [
+    {
+      model_name: "adds" model_version: -1
+      input_map { key: "INPUT" value: "INPUT" } output_map { key: "OUTPUT" value: "MIDDLE" }
+    },
+    {
+      model_name: "adds" model_version: -1
+      input_map { key: "INPUT" value: "MIDDLE" } output_map { key: "OUTPUT" value: "LAST" }
+    }
+  ]
+}
+"""
 # Fails for what is smaller than 200 pixels: nothing is the largest of nothing.
 _PIXELS = 'given(request, "PIXELS")[:, 200:, 200:].reshape(3, -1).max(axis=1)'
 _SUM = 'given(request, "INPUT").sum(axis=1, keepdims=True)'
@@ -192,6 +216,11 @@ RIGHT: dict[str, tuple[str, str]] = {
             _SLOWLY,
         ),
     ),
+    "two_outputs": (_TWO, _each(f"answer({_BOTH})")),
+    "slow": (
+        _TENSORS + _BATCHER.replace("dynamic_batching { }", ""),
+        _each('answer(tensor("OUTPUT", given(request, "INPUT")))', "time.sleep(0.1)"),
+    ),
     "bytes": (
         _BYTES,
         _each('answer(tensor("LENGTH", np.array([len(t) for t in given(request, "TEXT")])))'),
@@ -230,6 +259,25 @@ WRONG: dict[str, tuple[str, str]] = {
     "one_by_one": (
         _TENSORS + "dynamic_batching { preferred_batch_size: [ 1 ] }\n",
         _each('answer(tensor("OUTPUT", given(request, "INPUT")))', _SLOWLY),
+    ),
+    "first_output_alone": (
+        _TWO,
+        _each(f"answer(*[{_BOTH}][: len(request.requested_output_names())])"),
+    ),
+    "feeds_a_step": (_FEEDS_A_STEP, ""),
+    "exchanges": (
+        _TENSORS + _BATCHER,
+        _each(
+            'answer(tensor("OUTPUT", given(request, "INPUT")))',
+            "time.sleep(0.02); requests = requests[::-1]",
+        ),
+    ),
+    "one_at_a_time": (
+        _TENSORS + _BATCHER,
+        _each(
+            'answer(tensor("OUTPUT", given(request, "INPUT")))',
+            "time.sleep(0.05); requests = requests[:1]",
+        ),
     ),
     "no_final": (_STREAM, _stream(_FIVE.format(numbers="range(2)", end="self.kept = sender"))),
     "disordered": (

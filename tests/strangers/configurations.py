@@ -22,12 +22,15 @@ TENSORS = """\
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] } ]
 output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] } ]
 """
-# What it answers with is no matter: these models are only loaded.
+# These models are only loaded.
 CODE = """\
+import triton_python_backend_utils as pb_utils
+
+
 class TritonPythonModel:
 {}
     def execute(self, requests):
-        return [None for _ in requests]
+        return [pb_utils.InferenceResponse([]) for _ in requests]
 """
 
 

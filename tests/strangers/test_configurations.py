@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.judge import Candidate, Judge
-from tests.strangers import refused_graphs, refused_python
+from tests.strangers import (
+    refused_by_backends,
+    refused_by_core,
+    refused_code,
+    refused_graphs,
+    refused_python,
+)
 from tests.strangers.accepted_configurations import ACCEPTED
 from tests.strangers.configurations import CODE, SERVER, STRICT_SERVER, Case, Files
 from tests.strangers.refused_ensembles import ENSEMBLES
@@ -26,7 +32,14 @@ REFUSED = (
     *refused_python.STRICT,
     *refused_graphs.GRAPHS,
     *refused_graphs.STRICT,
+    *refused_by_core.CORE,
+    *refused_by_backends.BACKENDS,
+    *refused_code.REFUSED_CODE,
 )
+# Triton loads these; their requests fail, or nobody answers them.
+FAILING = (*refused_by_core.UNANSWERED, *refused_code.FAILING_CODE)
+# What another machine or release loads.
+NAMED = (*refused_by_core.NAMED, *refused_code.NAMED_CODE)
 # Of the backends, the server here has the Python backend alone.
 _ELSEWHERE = ("onnxruntime", "openvino", "pytorch", "tensorrt", "tensorflow", "model_metrics")
 _BY_NAME = "m.identity/config.pbtxt"
@@ -41,12 +54,20 @@ def errors(folder: Path, case: Case) -> list[str]:
     return [finding.rule for finding in report.findings if finding.severity == "error"]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*REFUSED, *FAILING], ids=lambda case: case.name)
 def test_refused_for_its_reason(case: Case, tmp_path: Path) -> None:
     """By one of the rules that name the mistake, and by no other."""
     found = set(errors(tmp_path, case))
     assert found
     assert found <= set(case.rules)
+
+
+@pytest.mark.parametrize("case", NAMED, ids=lambda case: case.name)
+def test_named(case: Case, tmp_path: Path) -> None:
+    """By its rule, without an error."""
+    findings = check_repository(put(tmp_path, case.files), case.target).findings
+    assert [f.rule for f in findings if f.severity == "error"] == []
+    assert set(case.rules) <= {finding.rule for finding in findings}
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.name)
@@ -57,7 +78,7 @@ def test_accepted(case: Case, tmp_path: Path) -> None:
 
 def test_names() -> None:
     """Each class is there once."""
-    names = [case.name for case in (*REFUSED, *ACCEPTED)]
+    names = [case.name for case in (*REFUSED, *FAILING, *NAMED, *ACCEPTED)]
     assert len(names) == len(set(names))
 
 

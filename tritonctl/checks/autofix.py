@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apply the edits of findings that provably keep the meaning of config.pbtxt (`--fix`).
 
-A rule offers an edit only where `config/meanings.py` is certain of what was meant. The proof then
-reads the text before and after all edits: no value that could be read changes, and no problem is
-new. An edit without that proof stays a remedy in words.
+A rule offers an edit only where `config/meanings.py` or `config/characters.py` is certain of what
+was meant. The proof then reads the text before and after all edits: no value that could be read
+changes, and no problem is new. A file that cannot be read at all is edited only if that makes it
+readable. An edit without that proof stays a remedy in words.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ def _edits_by_path(findings: Iterable[CheckFinding]) -> dict[str, list[Edit]]:
 
 def _proven_edits(source: SourceText, edits: Sequence[Edit]) -> Sequence[Edit]:
     """Return the edits that keep the meaning, tried together, then one after the other."""
-    baseline = _read(source.text) if source.is_utf8 else None
-    if baseline is None:
+    if not source.is_utf8:
         return ()
+    baseline = _read(source.text)
+    if baseline is None:  # Triton ignores the file, so there is no meaning to keep
+        return edits if _read(_apply_edits(source.text, edits)) else ()
     if _keeps_meaning(baseline, source.text, edits):
         return edits
     proven: list[Edit] = []

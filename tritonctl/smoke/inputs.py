@@ -53,11 +53,12 @@ def valid_inputs(
     open_dimension: int = 1,
     optional: bool = False,
     extra_length: int = 0,
+    fill: int = 1,
 ) -> Arrays:
-    """Return the smallest valid input, filled with ones.
+    """Return the smallest valid input, filled with one value.
 
     open_dimension: size of every open dimension. extra_length: added in ragged inputs, whose sizes
-    may differ in a batch.
+    may differ in a batch. fill: 1 or 0, as a text for strings.
     """
     batch_shape = [batch] if int(config.get("max_batch_size", 0)) else []
     arrays: Arrays = {}
@@ -67,18 +68,18 @@ def valid_inputs(
         size = open_dimension + (extra_length if tensor.get("allow_ragged_batch") else 0)
         dims = [size if int(dim) < 1 else int(dim) for dim in tensor["dims"]]
         arrays[tensor["name"]] = _filled_array(
-            [*batch_shape, *dims], tensor["data_type"], tensor["name"]
+            [*batch_shape, *dims], tensor["data_type"], tensor["name"], fill
         )
     return arrays
 
 
-def _filled_array(shape: list[int], data_type: str, name: str) -> NDArray[Any]:
+def _filled_array(shape: list[int], data_type: str, name: str, fill: int = 1) -> NDArray[Any]:
     kind = BY_CONFIG_NAME[data_type].numpy
     if kind == "object":
-        return np.full(shape, _TEXTS.get(name, b"1"), dtype=object)
+        return np.full(shape, _TEXTS.get(name, b"%d" % fill), dtype=object)
     if kind is None:  # BF16, as its bits
-        return np.full(shape, _BF16_ONE, dtype="uint16")
-    return np.ones(shape, dtype=kind)
+        return np.full(shape, fill * _BF16_ONE, dtype="uint16")
+    return np.full(shape, fill, dtype=kind)
 
 
 def has_open_dimensions(config: Config) -> bool:

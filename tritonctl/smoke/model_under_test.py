@@ -71,14 +71,17 @@ class ModelUnderTest:
         set_parameters(message, parameters or {})
         return SmokeRequest(message, arrays)
 
-    def inputs(self, *, batch: int = 1, optional: bool = False, extra_length: int = 0) -> Arrays:
-        """Return valid values for the model's inputs."""
+    def inputs(
+        self, *, batch: int = 1, optional: bool = False, extra_length: int = 0, fill: int = 1
+    ) -> Arrays:
+        """Return valid values for the model's inputs, as `valid_inputs`."""
         return valid_inputs(
             self.config,
             batch=batch,
             open_dimension=self.open_dimension,
             optional=optional,
             extra_length=extra_length,
+            fill=fill,
         )
 
     def pass_outcome(self, check: str, detail: str) -> SmokeOutcome:

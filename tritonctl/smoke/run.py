@@ -15,6 +15,7 @@ from tritonctl.protocol.metrics import Metrics
 from tritonctl.protocol.model_config import Config, all_steps, is_decoupled, steps_of
 from tritonctl.smoke.batch_check import concurrent_ensemble_check, dynamic_batching_check
 from tritonctl.smoke.cancel_check import cancel_check
+from tritonctl.smoke.concurrency_checks import AT_ONCE, at_once_check, own_answers_check
 from tritonctl.smoke.inputs import is_text
 from tritonctl.smoke.model_under_test import ModelUnderTest
 from tritonctl.smoke.outcomes import SmokeOutcome, SmokeReport
@@ -166,10 +167,18 @@ def _model_outcomes(
     step_names = [name, *all_steps(name, configs)]
     decoupled = any(is_decoupled(configs[part]) for part in step_names)
     subject = ModelUnderTest(name, configs, client, _repeat_command(name, plan), decoupled)
+    failed: set[str] = set()
     try:
-        for check in (_first_checks, _batching_checks, _cancellation_checks):
-            for outcome in check(subject, plan):
+        for checks in (_first_checks, _concurrency_checks, _batching_checks, _cancellation_checks):
+            # At once, the same mistake would fail again.
+            if (failed and checks is _concurrency_checks) or (
+                AT_ONCE in failed and checks is _batching_checks
+            ):
+                continue
+            for outcome in checks(subject, plan):
                 yield outcome
+                if outcome.status == "fail":
+                    failed.add(outcome.check)
                 if outcome.status == "fail" and outcome.check == "answers":
                     return
     except TritonctlError as error:  # the check could not send requests, such as to a dead server
@@ -190,6 +199,18 @@ def _first_checks(subject: ModelUnderTest, plan: SmokePlan) -> Iterator[SmokeOut
             yield subject.skip_outcome(CHECK, proof)
         elif proof:
             yield reference_check(subject, proof)
+
+
+def _concurrency_checks(subject: ModelUnderTest, _plan: SmokePlan) -> Iterator[SmokeOutcome]:
+    """Check several requests at once; `_batching_checks` does so for texts and ensembles."""
+    if is_text(subject.config):
+        return
+    if not subject.steps:
+        outcome = at_once_check(subject)
+        yield outcome
+        if outcome.status != "pass":
+            return
+    yield own_answers_check(subject)
 
 
 def _batching_checks(subject: ModelUnderTest, plan: SmokePlan) -> Iterator[SmokeOutcome]:

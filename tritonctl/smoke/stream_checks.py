@@ -10,6 +10,7 @@ from typing import Any
 from tritonctl.smoke.answer_checks import answer_failure, nan_faults, output_faults
 from tritonctl.smoke.model_under_test import ModelUnderTest, SmokeRequest, first_answer
 from tritonctl.smoke.outcomes import SmokeOutcome
+from tritonctl.smoke.output_checks import each_output_check
 from tritonctl.smoke.recording_client import RecordedAnswer
 
 
@@ -28,6 +29,8 @@ def stream_checks(subject: ModelUnderTest) -> Iterator[SmokeOutcome]:
     yield subject.verdict_outcome("outputs", wrong, "names, types and shapes as declared", request)
     if not wrong:
         yield subject.verdict_outcome("numbers", nan_faults(answer.responses), "no NaN", request)
+        if answer.finals == 1:  # else each further request waits for its end
+            yield each_output_check(subject)
     yield _order_check(subject, request, answer)
 
 

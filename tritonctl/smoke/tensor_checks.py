@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of models with one response: one request, a batch, all inputs, a sequence."""
+"""Checks of models with one response: one request, each output, a batch, a sequence."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tritonctl.smoke.answer_checks import answer_failure, nan_faults, output_fau
 from tritonctl.smoke.inputs import sequence_parameters
 from tritonctl.smoke.model_under_test import ModelUnderTest, first_answer
 from tritonctl.smoke.outcomes import SmokeOutcome
+from tritonctl.smoke.output_checks import each_output_check
 
 _BATCH = 3
 
@@ -27,6 +28,7 @@ def tensor_checks(subject: ModelUnderTest) -> Iterator[SmokeOutcome]:
     if wrong_outputs:  # every further request would fail as well
         return
     yield subject.verdict_outcome("numbers", nan_faults(answer.responses), "no NaN", request)
+    yield each_output_check(subject)
     if "sequence_batching" in subject.config:
         yield _sequence_check(subject)
         return

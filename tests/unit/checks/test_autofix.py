@@ -117,6 +117,53 @@ def test_a_link_its_mode_and_its_owner_stay(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
+_AS_WRITTEN = [
+    ('"python"', "\u201cpython\u201d"),
+    ('"python"', "\u2018python\u2019"),
+    ('"python"', '"python\u201d'),
+    ('"m"', "\u201em\u201d # the \u201ccomment\u201d"),
+    ("max_batch_size", "\u3000max_batch_size"),
+    ("max_batch_size", "\xa0max_batch_size"),
+    ("max_batch_size", "max_\u200bbatch_size"),
+    ("name", "\ufeffname"),
+    ("dims: [ -1", "dims: [ \u22121"),
+    ("dims: [ -1", "dims: [ \u20131"),
+]
+_SIGNED = CONFIG.replace("dims: [ 4", "dims: [ -1")
+
+
+@pytest.mark.parametrize(("plain", "written"), _AS_WRITTEN)
+def test_a_word_processors_characters_become_ascii(
+    plain: str, written: str, tmp_path: Path
+) -> None:
+    """The file that Triton ignored reads as it was meant; comments stay."""
+    assert plain in _SIGNED
+    put(tmp_path, python_model(_SIGNED.replace(plain, written, 1)))
+    assert [fixes(tmp_path) for _ in range(2)] == [1, 0]
+    message = text_format.Parse(config_of(tmp_path).read_text(), model_config_pb2.ModelConfig())
+    assert message == text_format.Parse(_SIGNED, model_config_pb2.ModelConfig())
+    assert ("\u201ccomment\u201d" in config_of(tmp_path).read_text()) == ("comment" in written)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG.replace('"python"', "\u201cpython"),
+        CONFIG.replace('"python"', "\u201cpython\u201d") + "{",
+        "\ufeff" + CONFIG + "\udcff",
+        'name: "m\u201d\u201c',
+        'name: "m\u2013n" {',
+    ],
+)
+def test_what_stays_unreadable_is_not_edited(config: str, tmp_path: Path) -> None:
+    """Characters alone are not the fault, or nobody can know what was meant."""
+    put(tmp_path, python_model())
+    written = config.encode("utf-8", "surrogateescape")
+    config_of(tmp_path).write_bytes(written)
+    assert fixes(tmp_path) == 0
+    assert config_of(tmp_path).read_bytes() == written
+
+
 def test_no_message_has_two_fields_of_one_spelling() -> None:
     """Otherwise letter case and underscores would not tell them apart."""
     for name, message in vars(model_config_schema()).items():

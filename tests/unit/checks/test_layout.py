@@ -177,7 +177,7 @@ def test_first_states(tmp_path: Path) -> None:
 
 
 def test_environments(tmp_path: Path) -> None:
-    """In the model's folder they are looked for; elsewhere nobody knows."""
+    """In the model's folder it is an error, elsewhere advice: another machine may have it."""
     entry = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }'
     inside = python_model(CONFIG + entry % "$$TRITON_MODEL_DIRECTORY/env.tar.gz")
     assert reported(tmp_path / "gone", inside) == [("TC025", "m/config.pbtxt")]
@@ -186,7 +186,9 @@ def test_environments(tmp_path: Path) -> None:
     assert reported(tmp_path / "dollar", dollar | {"m/env/bin/activate": ""}) == [
         ("TC025", "m/config.pbtxt")
     ]
-    assert reported(tmp_path / "far", python_model(CONFIG + entry % "/opt/env.tar.gz")) == []
+    assert reported(tmp_path / "far", python_model(CONFIG + entry % "/opt/env.tar.gz")) == [
+        ("TC036", "m/config.pbtxt")
+    ]
     assert reported(tmp_path / "far too", python_model(CONFIG + entry % "")) == []
 
 

@@ -51,6 +51,33 @@ def test_text() -> None:
     assert check("models") == TEXT
 
 
+@pytest.mark.parametrize(
+    ("text", "named", "remedy"),
+    [
+        ("\ufeffname", "unexpected byte order mark U+FEFF", "remove it"),
+        ("name\xa0", "unexpected no-break space U+00A0", "write a space in its place"),
+        ("na\u200bme", "unexpected zero width space U+200B", "remove it"),
+        ("name: \u201cm\u201d", "found left double quotation mark \u201c U+201C", 'write " in'),
+        ("max_batch_size: \u22128", "found minus sign \u2212 U+2212", "write - in its place"),
+        ("name: \xe9", "found latin small letter e with acute \xe9 U+00E9", "correct it there"),
+    ],
+)
+def test_characters_are_named(repository: Path, text: str, named: str, remedy: str) -> None:
+    """As few editors show a difference."""
+    put(repository, {"m/config.pbtxt": text, "m/1/model.py": ""})
+    shown = check("models")
+    assert named in shown
+    assert f"fix: {remedy}" in shown
+
+
+def test_utf16_is_named(repository: Path) -> None:
+    """With a command, because the file must be written anew."""
+    (repository / "m" / "config.pbtxt").write_bytes('name: "m"'.encode("utf-16"))
+    shown = check("models")
+    assert "the file is UTF-16, not UTF-8" in shown
+    assert "iconv -f UTF-16 -t UTF-8 models/m/config.pbtxt" in shown
+
+
 def test_what_a_terminal_would_obey_is_not_shown(repository: Path) -> None:
     """Escapes, right-to-left marks, bytes that are no text; the underlining stays in its place."""
     text = 'name: "m" # \x1b[2J\u202e\nbackend: "python" \x1b]0;t\x07'

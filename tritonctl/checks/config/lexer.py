@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from tritonctl.checks.config.characters import describe_character, is_utf16
 from tritonctl.checks.source_span import Span
 
 Kind = Literal["identifier", "integer", "float", "string", "symbol", "end"]
@@ -32,8 +33,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _USUAL_SYMBOLS = frozenset("{}[]<>:,;-./")
-# Python's "surrogateescape" reads bytes that are not UTF-8 as these.
-_FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 _MAX_DIGITS = 400
 _OCTAL = re.compile(r"0[0-7]*\Z")
 _ESCAPE = re.compile(
@@ -89,8 +88,10 @@ def _refuse_symbol(text: str, token: TextprotoToken) -> None:
             raise TextprotoError("a NUL byte inside a string", Span(at, at + 1))
         span = Span(token.span.start, token.span.start + len(line))
         raise TextprotoError("a string is not closed on its line", span)
+    if is_utf16(text):
+        raise TextprotoError("the file is UTF-16, not UTF-8", token.span)
     if not token.text.isprintable():
-        raise TextprotoError(f"unexpected {_describe_character(token.text)}", token.span)
+        raise TextprotoError(f"unexpected {describe_character(token.text)}", token.span)
 
 
 def _refuse_number(text: str, token: TextprotoToken) -> None:
@@ -133,9 +134,3 @@ def string(token: TextprotoToken) -> bytes:
         raise TextprotoError(f"unknown escape {match[0].decode()}", token.span)
 
     return _ESCAPE.sub(unescape, plain)
-
-
-def _describe_character(character: str) -> str:
-    """Describe a character for a message; show a byte outside UTF-8 in hexadecimal."""
-    is_byte = _FIRST_BYTE <= ord(character) <= _LAST_BYTE
-    return f"byte 0x{ord(character) & 0xFF:02X}" if is_byte else f"character {character!r}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from tritonctl.checks.config.characters import describe_character
 from tritonctl.checks.config.lexer import TextprotoError, TextprotoToken, integer, string, tokens
 from tritonctl.checks.source_span import Span
 
@@ -171,8 +172,11 @@ class _Reader:
         return token
 
     def _unexpected(self, expected: str) -> TextprotoError:
-        token = repr(self._now.text) if self._now.text else "the end of the file"
-        return TextprotoError(f"expected {expected}, found {token}", self._now.span)
+        text = self._now.text
+        found = repr(text) if text else "the end of the file"
+        if len(text) == 1 and not text.isascii():
+            found = describe_character(text)
+        return TextprotoError(f"expected {expected}, found {found}", self._now.span)
 
 
 _FLOATS = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}

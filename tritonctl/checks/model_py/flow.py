@@ -51,6 +51,7 @@ _TYPE_TESTS = {"isinstance", "type", "hasattr"}
 # Array methods that preserve the element type.
 _TYPE_PRESERVING = {"reshape", "copy", "squeeze", "flatten", "ravel", "transpose", "swapaxes"}
 _DTYPE_POSITIONS = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
+_ARRAY_MAKERS = {*_DTYPE_POSITIONS, "concatenate", "stack", "zeros_like", "ones_like", "arange"}
 _BUILT_IN_TYPES = {
     "float": "float64",
     "int": "int64",
@@ -61,6 +62,7 @@ _BUILT_IN_TYPES = {
 _NUMPY_TYPES = {
     **{f"{kind}{size}": f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)},
     **{f"float{size}": f"float{size}" for size in (16, 32, 64)},
+    **{f"complex{size}": f"complex{size}" for size in (64, 128)},
     "half": "float16",
     "single": "float32",
     "double": "float64",
@@ -160,6 +162,12 @@ class Flow:
         while ancestor is not None and ancestor is not function:
             if isinstance(ancestor, ast.For):
                 if child not in ancestor.body or not _iterates_requests(ancestor.iter, function):
+                    return False
+            elif isinstance(ancestor, ast.ListComp):
+                [loop, *inner_loops] = ancestor.generators
+                if child is not ancestor.elt or inner_loops or loop.ifs:
+                    return False
+                if not _iterates_requests(loop.iter, function):
                     return False
             elif not isinstance(ancestor, _UNCONDITIONAL):
                 return False
@@ -267,6 +275,15 @@ class Flow:
                 return node
             node = values[0]
         return node
+
+    def is_array(self, node: ast.expr) -> bool:
+        """Whether a value surely is an array: of numpy, or of a tensor's `as_numpy`."""
+        node = self.resolve_name(node)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        if self._is_numpy(node.func.value):
+            return node.func.attr in _ARRAY_MAKERS
+        return node.func.attr == "as_numpy" and not node.args and not node.keywords
 
     def element_type(self, node: ast.expr) -> str | None:
         """Return numpy's name for the element type of an array; "str" for numpy strings."""

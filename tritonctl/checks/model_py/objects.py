@@ -50,6 +50,17 @@ MODULE_NAMES = frozenset(
     | {"TRITONSERVER_MEMORY_GPU", "TRITONSERVER_MEMORY_CPU_PINNED", "MemoryType"}
     | {"np", "struct", "json", "sys", "os", "asyncio", "torch", "from_dlpack"}
 )
+# Attributes of classes of the module, as used by name.
+CLASS_ATTRIBUTES: dict[str, frozenset[str]] = {
+    "Logger": frozenset({"log", "log_info", "log_warn", "log_error", "log_verbose", "LogLevel"}),
+    "LogLevel": frozenset({"INFO", "WARNING", "ERROR", "VERBOSE"}),
+    "MetricFamily": frozenset({"COUNTER", "GAUGE", "HISTOGRAM"}),
+}
+# Methods of the argument of auto_complete_config.
+CONFIG_METHODS = frozenset(
+    {"as_dict", "add_input", "add_output", "set_max_batch_size", "set_dynamic_batching"}
+    | {"set_model_transaction_policy"}
+)
 _MADE: dict[str, BackendClass] = {
     "get_input_tensor_by_name": "Tensor",
     "get_output_tensor_by_name": "Tensor",

@@ -93,6 +93,9 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     yield Hit(f"unknown platform: {platform}", fix, config.span("platform"))
 
 
+_GRAPHS = ("model.savedmodel", "model.graphdef")
+
+
 @error(
     "TC152 platform-against-backend",
     summary="a platform that belongs to another backend",
@@ -102,6 +105,14 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
     message = config.message
     configured_name, platform = message.default_model_filename, message.platform
+    # Triton infers the platform of TensorFlow from the file's name, and requires one.
+    if message.backend == "tensorflow" and not platform and configured_name not in ("", *_GRAPHS):
+        yield Hit(
+            f"the backend is tensorflow, and {configured_name} does not show the platform",
+            f"write platform: {' or '.join(map(repr, PLATFORMS['tensorflow']))}",
+            config.span("backend"),
+        )
+        return
     file_backend = (
         BACKEND_BY_FILE.get(configured_name) if platform not in _BACKEND_PLATFORMS else None
     )

@@ -9,6 +9,7 @@ https://github.com/triton-inference-server/tensorrt_backend
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -78,6 +79,11 @@ _TENSORRT_OF_ONNX: Mapping[str, ValueTest] = {
         _is_text,
     ),
 }
+# ONNX Runtime reads the other settings of CUDA itself.
+_CUDA_OF_ONNX: Mapping[str, ValueTest] = defaultdict[str, ValueTest](
+    lambda: _is_text,
+    {"do_copy_in_default_stream": _is_switch, "use_ep_level_unified_stream": _is_switch},
+)
 _TENSORRT_OF_TENSORFLOW: Mapping[str, ValueTest] = {
     "precision_mode": _is_precision,
     "minimum_segment_size": _is_number,
@@ -86,7 +92,7 @@ _TENSORRT_OF_TENSORFLOW: Mapping[str, ValueTest] = {
 }
 # Accelerators by backend and device, each with its parameters; None: any parameter.
 _ACCELERATORS: Mapping[tuple[str, str], Mapping[str, Mapping[str, ValueTest] | None]] = {
-    ("onnxruntime", "gpu"): {"tensorrt": _TENSORRT_OF_ONNX, "cuda": None},
+    ("onnxruntime", "gpu"): {"tensorrt": _TENSORRT_OF_ONNX, "cuda": _CUDA_OF_ONNX},
     ("onnxruntime", "cpu"): {"openvino": None},
     ("tensorflow", "gpu"): {
         "tensorrt": _TENSORRT_OF_TENSORFLOW,
@@ -155,7 +161,7 @@ def _wrong_parameters(
 def _parameter_problem(
     takes: Mapping[str, ValueTest], key: str, value: str
 ) -> tuple[str, str] | None:
-    if key not in takes:
+    if key not in takes and not isinstance(takes, defaultdict):
         close = suggest(key, takes)
         fix = f"did you mean {close}?" if close else f"it takes {join_some(takes)}"
         return f"has no parameter {key}", fix

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tritonctl.checks.analysis.declared import size_fits, type_name
+from tritonctl.checks.analysis.placement import groups
 from tritonctl.checks.analysis.releases import meets_minimum
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Repository
+from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error
 
 _VALUE_FIELDS = ("int32_false_true", "fp32_false_true", "bool_false_true")
@@ -205,8 +206,16 @@ def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    initialized: set[str] = set()
     for index, state in enumerate(sequences.state):
         path = ("sequence_batching", "state", index, "initial_state")
+        if state.initial_state and state.input_name in initialized:
+            yield Hit(
+                f"two states with an initial_state have the input {state.input_name}",
+                "give each state its own input",
+                config.span("sequence_batching", "state", index, "input_name"),
+            )
+        initialized.update((state.input_name,) if state.initial_state else ())
         if len(state.initial_state) > 1:
             yield Hit(
                 f"state {state.input_name} has {len(state.initial_state)} entries of initial_state",
@@ -222,6 +231,37 @@ def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
                     fix,
                     config.span(*path, 0, field),
                 )
+
+
+@error(
+    "TC189 growable-state",
+    summary="use_growable_memory of a state that cannot grow",
+    reason="Triton loads the model and refuses every request: such a state needs one buffer for "
+    "input and output, in the memory of a GPU.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def growable_state(
+    config: ConfigMessage, sequences: Any, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    kinds = {group.kind for group in groups(model, repository.target)}
+    for index, state in enumerate(sequences.state):
+        if not state.use_growable_memory:
+            continue
+        name = state.input_name
+        off_gpu = sorted(kinds & {"KIND_CPU", "KIND_MODEL"})
+        problem = None
+        if not state.use_same_buffer_for_input_output:
+            problem = f"{name} has one buffer for input and another for output"
+        elif off_gpu:
+            problem = f"{name} is the state of instances with {off_gpu[0]}"
+        if problem:
+            yield Hit(
+                f"{problem}, and use_growable_memory",
+                "remove use_growable_memory, or write use_same_buffer_for_input_output: true and "
+                "kind: KIND_GPU",
+                config.name_span("sequence_batching", "state", index, "use_growable_memory"),
+            )
 
 
 def _initial_state_problem(initial: Any, state: Any) -> tuple[str, str, str] | None:

@@ -154,11 +154,11 @@ def empty_reshape(config: ConfigMessage, model: Model, repository: Repository) -
 
 @error(
     "TC166 image-format",
-    summary="an image format on an input without 3 dims",
-    reason="Triton refuses the model: NHWC and NCHW name the 3 dims after the batch.",
+    summary="an image format, or TensorRT's non-linear format, on a tensor without 3 dims",
+    reason="Triton refuses the model: such formats are about the 3 dims after the batch.",
     needs_valid_config=True,
 )
-def image_format(config: ConfigMessage) -> Iterator[Hit]:
+def image_format(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, tensor in enumerate(config.message.input):
         if tensor.format in (tensor.FORMAT_NHWC, tensor.FORMAT_NCHW):
             count = len(tensor.dims)
@@ -168,6 +168,15 @@ def image_format(config: ConfigMessage) -> Iterator[Hit]:
                     f"input {tensor.name} is {format_}, which has 3 dims, and has {count}",
                     "write 3 dims (without the batch dimension), or leave `format` out",
                     config.span("input", index, "format"),
+                )
+    for direction in ("input", "output") if model.backend == "tensorrt" else ():
+        for index, tensor in enumerate(getattr(config.message, direction)):
+            if tensor.is_non_linear_format_io and len(tensor.dims) != _IMAGE_DIMS:
+                yield Hit(
+                    f"{direction} {tensor.name} has a non-linear format and {len(tensor.dims)} "
+                    "dims",
+                    "write 3 dims (without the batch dimension), or remove is_non_linear_format_io",
+                    config.name_span(direction, index, "is_non_linear_format_io"),
                 )
 
 

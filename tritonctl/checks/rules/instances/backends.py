@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC603, TC604, TC608 to TC612: backends the server lacks, and devices that they cannot use.
+"""TC603, TC604, TC608 to TC613: backends the server lacks, and devices that they cannot use.
 
 Sources: https://github.com/triton-inference-server/tensorrt_backend,
-https://github.com/triton-inference-server/onnxruntime_backend and
+https://github.com/triton-inference-server/onnxruntime_backend,
+https://github.com/triton-inference-server/openvino_backend and
 https://github.com/triton-inference-server/python_backend#python-backend.
 """
 
@@ -88,6 +89,26 @@ def tensorrt_elsewhere(
                 f"a TensorRT plan cannot run with {kind}",
                 "write kind: KIND_GPU, or leave `kind` out",
                 config.span("instance_group", index, "kind"),
+            )
+
+
+@error(
+    "TC613 openvino-off-cpu",
+    summary="an OpenVINO model with instances that are not on the CPU",
+    reason="Triton refuses it: `openVINO backend supports only CPU device`.",
+    shows="elsewhere",
+)
+def openvino_elsewhere(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    if model.backend != "openvino":
+        return
+    for group in groups(model, repository.target):
+        if group.index is not None and group.kind in ("KIND_GPU", "KIND_MODEL"):
+            yield Hit(
+                f"OpenVINO's backend runs on the CPU, and these instances are {group.kind}",
+                "write kind: KIND_CPU",
+                config.span("instance_group", group.index, "kind"),
             )
 
 

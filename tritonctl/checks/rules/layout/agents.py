@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC034 to TC036: repository agents, archives of environments, batching strategies.
+"""TC034 to TC036: repository agents, archives of environments, libraries elsewhere.
 
 Sources: https://github.com/triton-inference-server/checksum_repository_agent and
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from tritonctl.checks.config.message import ConfigMessage
+from tritonctl.checks.config.message import Path as Place
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error
@@ -110,18 +111,29 @@ def _first_bytes(path: Path) -> bytes | None:
 
 
 @advice(
-    "TC036 absent-batch-strategy",
-    summary="a library for a batching strategy that this machine does not have",
-    reason="Triton refuses the model on a server without it: `Batching library path not found`.",
+    "TC036 absent-library",
+    summary="a library or a Python environment that this machine does not have",
+    reason="Triton refuses the model on a server without it: `Batching library path not found`, "
+    "`Failed to get the canonical path`.",
     shows="elsewhere",
     needs_valid_config=True,
 )
-def absent_batch_strategy(config: ConfigMessage) -> Iterator[Hit]:
+def absent_library(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     parameters = config.message.parameters
-    value = parameters[_STRATEGY].string_value if _STRATEGY in parameters else ""
-    if value and not exists(Path(value)):
-        yield Hit(
-            f"{value} is not on this machine",
-            "put it there on the server, or correct the path",
-            config.span("parameters", _STRATEGY, "string_value"),
-        )
+    paths: dict[Place, str] = {}
+    if _STRATEGY in parameters:
+        paths["parameters", _STRATEGY, "string_value"] = parameters[_STRATEGY].string_value
+    environment = environment_value(config, model) or ""
+    if environment.startswith("/"):
+        paths["parameters", "EXECUTION_ENV_PATH", "string_value"] = environment
+    for index, name in enumerate(config.message.model_operations.op_library_filename):
+        # The system finds libraries without a folder in its own places.
+        if "/" in name:
+            paths["model_operations", "op_library_filename", index] = name
+    for place, value in paths.items():
+        if value and not exists(Path(value)):
+            yield Hit(
+                f"{value} is not on this machine",
+                "put it there on the server, or correct the path",
+                config.span(*place),
+            )

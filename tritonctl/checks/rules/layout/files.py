@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC02x: files that the configuration names: labels, data for warm-up and first states.
+"""TC02x and TC038: files that the configuration names: labels, data for warm-up and first states.
 
 Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/implicit_state_management.md
@@ -9,6 +9,7 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 from __future__ import annotations
 
 import operator
+import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,28 @@ def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"output {output.name} has its labels in {name}, which is not a file{hint}",
                 f"put it at {model.display_path}/{name}",
+                config.span("output", index, "label_filename"),
+            )
+
+
+@warning(
+    "TC038 labels-outside",
+    summary="a label_filename that leads out of the model's folder",
+    reason="Current releases of Triton refuse the model: `label file path … is outside model "
+    "directory`. Triton 24.10 (2.51) loads it.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def labels_outside(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for index, output in enumerate(config.message.output):
+        name = output.label_filename
+        if not name or file_size(model.path, name) is None:
+            continue  # TC020 reports it
+        folder = os.path.realpath(model.path)
+        if not os.path.realpath(model.path / name.lstrip("/")).startswith(f"{folder}/"):
+            yield Hit(
+                f"output {output.name} has its labels in {name}, outside {model.display_path}",
+                f"copy the file into {model.display_path}",
                 config.span("output", index, "label_filename"),
             )
 
@@ -251,10 +274,12 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = environment_value(config, model)
     if value and not value.startswith((MODEL_FOLDER, MODEL_FOLDER[1:], "/")):
+        name = value.removeprefix("./")
+        move = "" if exists(model.path / name) else f"put {name} into {model.display_path}, "
         yield Hit(
             f"{value} is relative to the server's working directory",
-            f"write {MODEL_FOLDER}/{value.removeprefix('./')} for a place in the model's folder, "
-            "or a path from the root",
+            f"{move}write {MODEL_FOLDER}/{name}; or remove it and write the packages into "
+            f"{model.display_path}/requirements.txt, which needs no packing",
             config.span("parameters", _ENVIRONMENT, "string_value"),
         )
 

@@ -6,6 +6,7 @@ from tritonctl.checks.rules.tensors import (
     completed,
     files,
     graph,
+    python_arguments,
     python_code,
     python_complete,
     python_config,
@@ -14,8 +15,10 @@ from tritonctl.checks.rules.tensors import (
     python_methods,
     python_names,
     python_objects,
+    python_returns,
     python_values,
     pytorch,
+    sequences,
 )
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "completed",
     "files",
     "graph",
+    "python_arguments",
     "python_code",
     "python_complete",
     "python_config",
@@ -31,6 +35,8 @@ __all__ = [
     "python_methods",
     "python_names",
     "python_objects",
+    "python_returns",
     "python_values",
     "pytorch",
+    "sequences",
 ]

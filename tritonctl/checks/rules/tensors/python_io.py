@@ -16,7 +16,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.dictionaries import dictionary_entries
 from tritonctl.checks.model_py.flow import Flow, literal_value, requests_parameter
 from tritonctl.checks.model_py.returns import may_be_returned
-from tritonctl.checks.model_py.source import PythonCall, PythonSource
+from tritonctl.checks.model_py.source import Function, PythonCall, PythonSource, scope_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.tensors.graph import filled_input_names
@@ -224,7 +224,7 @@ def _tensor_name(node: ast.expr) -> str | None:
 
 @error(
     "TC235 only-the-first-request",
-    summary="an execute that answers only requests[0] under dynamic batching",
+    summary="an execute that answers once under dynamic batching, such as requests[0] only",
     reason="If a batch has two requests, the numbers of responses and requests differ, and all "
     "requests fail. With one client at a time it works.",
     shows="traffic",
@@ -245,6 +245,50 @@ def only_first_request(config: ConfigMessage, code: PythonSource, model: Model) 
             f"loop over {requests} and return a response for each",
             *code.node_location(firsts[0]),
         )
+    yield from _answers_once(code, execute, int(config.message.max_batch_size))
+
+
+def _answers_once(code: PythonSource, execute: Function, largest: int) -> Iterator[Hit]:
+    """Yield a hit for a list of responses that gets one `append`, after the loop."""
+    flow = Flow.for_source(code)
+    for node in scope_nodes(execute):
+        returned = node.value if isinstance(node, ast.Return) else None
+        name = returned.id if isinstance(returned, ast.Name) else None
+        values = flow.assigned_values(name, execute) if name else None
+        if (
+            not name
+            or not values
+            or not all(isinstance(v, ast.List) and not v.elts for v in values)
+        ):
+            continue
+        loads = [use for use in flow.names_in(execute)[name] if isinstance(use.ctx, ast.Load)]
+        attributes = [flow.parent(use) for use in loads if use is not returned]
+        if len(attributes) != 1 or not isinstance(attributes[0], ast.Attribute):
+            continue
+        [attribute] = attributes
+        call = flow.parent(attribute) if attribute else None
+        if (
+            isinstance(attribute, ast.Attribute)
+            and attribute.attr == "append"
+            and isinstance(call, ast.Call)
+            and flow.always_runs(call, execute)
+            and not _is_in_loop(flow, call)
+        ):
+            yield Hit(
+                "execute answers once, after its loop, and dynamic_batching passes up to "
+                f"{largest} requests at once",
+                "move the append into the loop",
+                *code.node_location(call),
+            )
+
+
+def _is_in_loop(flow: Flow, node: ast.AST) -> bool:
+    ancestor = flow.parent(node)
+    while ancestor is not None and not isinstance(ancestor, Function):
+        if isinstance(ancestor, ast.For | ast.While):
+            return True
+        ancestor = flow.parent(ancestor)
+    return False
 
 
 def _batches_requests(model: Model) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC224 to TC229: imports, method signatures and return values of a model.py.
+"""TC224 to TC228: imports, method signatures and missing responses of a model.py.
 
 Source: https://github.com/triton-inference-server/python_backend#usage; each example was tried on
 tritonserver 2.51.
@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow
+from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow, requests_parameter
 from tritonctl.checks.model_py.source import (
     Function,
-    PythonCall,
     PythonSource,
     dotted_name,
     scope_nodes,
@@ -110,7 +109,7 @@ def _wrong_signatures(model: Model, argument_counts: dict[str, int]) -> Iterator
     for name, arguments in argument_counts.items() if code and code.model_class else ():
         method = code.method(name) if code else None
         # The backend calls a plain function on the class, so `self` would be the argument.
-        if code is None or method is None or _accepts_arguments(method, arguments):
+        if code is None or method is None or accepts_arguments(method, arguments):
             continue
         yield Hit(
             f"{name} is called as {_EXPECTED_CALLS[name]}, which "
@@ -123,7 +122,7 @@ def _wrong_signatures(model: Model, argument_counts: dict[str, int]) -> Iterator
         )
 
 
-def _accepts_arguments(method: Function, argument_count: int) -> bool:
+def accepts_arguments(method: Function, argument_count: int) -> bool:
     """Whether a method accepts that many arguments, including `self`."""
     decorators = [dotted_name(decorator) for decorator in method.decorator_list]
     if decorators and decorators != ["staticmethod"]:
@@ -156,12 +155,53 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
     returns_value = any(isinstance(node, ast.Return) and not _is_none(node) for node in nodes)
     if returns_value or any(isinstance(node, _NO_RETURN) for node in nodes):
         return
-    if code.calls_named("InferenceResponse") and not _may_answer_otherwise(code):
+    answers_somewhere = bool(code.calls_named("InferenceResponse"))
+    if execute.decorator_list or (not answers_somewhere and hands_requests_on(code, execute)):
+        return
+    if not _may_answer_otherwise(code):
         yield Hit(
             "execute returns nothing, so no client receives its responses",
             "return them: a list with one for each request, in their order",
             *code.node_location(execute),
         )
+
+
+def hands_requests_on(code: PythonSource, execute: Function) -> bool:
+    """Whether the requests may get to other code, which may send the responses."""
+    requests, flow = requests_parameter(execute), Flow.for_source(code)
+    names = flow.names_in(execute)
+    pending, seen = [requests or ""], set[str]()
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        for use in names.get(name, ()):
+            user = flow.parent(use)
+            if isinstance(user, ast.For | ast.comprehension) and user.iter is use:
+                targets = [user.target]
+            elif isinstance(use.ctx, ast.Load) and not _only_looks(flow, use, user):
+                return True
+            else:
+                targets = []
+            new_names = {
+                node.id
+                for target in targets
+                for node in ast.walk(target)
+                if isinstance(node, ast.Name)
+            }
+            pending += sorted(new_names - seen)
+    return requests is None
+
+
+def _only_looks(flow: Flow, use: ast.Name, user: ast.AST | None) -> bool:
+    """Whether an expression reads something of a request, or of the list, and keeps neither."""
+    if isinstance(user, ast.Attribute | ast.Compare | ast.If):
+        return True
+    if not isinstance(user, ast.Call) or not isinstance(user.func, ast.Attribute | ast.Name):
+        return False
+    callee = user.func
+    if isinstance(callee, ast.Name):
+        return callee.id in ("len", "print", "range", "str", "repr")
+    return use in user.args and flow.is_module(callee.value, BACKEND_UTILS)
 
 
 def _is_none(node: ast.Return) -> bool:
@@ -177,47 +217,3 @@ def _may_answer_otherwise(code: PythonSource) -> bool:
         or (isinstance(node, ast.Name) and node.id in sender_names)
         for node in code.nodes
     )
-
-
-@error(
-    "TC229 wrong-argument",
-    summary="a list where the backend expects one object, or one object where it expects a list",
-    reason="A tensor takes a numpy array, a response a list of tensors, and execute returns a "
-    "list. Anything else fails every request.",
-    shows="traffic",
-)
-def wrong_argument(code: PythonSource) -> Iterator[Hit]:
-    execute = code.method("execute")
-    flow = Flow.for_source(code)
-    for call in (*code.calls_named("Tensor"), *code.calls_named("InferenceResponse")):
-        if not flow.may_fail(call.node) and (problem := _call_problem(flow, call)):
-            yield Hit(problem[0], problem[1], *code.node_location(call.node))
-    for node in scope_nodes(execute) if execute else ():
-        value = node.value if isinstance(node, ast.Return) else None
-        if value is not None and flow.is_backend_call(value, "InferenceResponse"):
-            yield Hit(
-                "execute returns a response instead of a list of them",
-                "return a list with one response for each request",
-                *code.node_location(value),
-            )
-
-
-def _call_problem(flow: Flow, call: PythonCall) -> tuple[str, str] | None:
-    if flow.is_backend_call(call.node, "Tensor"):
-        array = call.argument(1)
-        value = flow.resolve_name(array) if array is not None and call.text(0) else None
-        if isinstance(value, ast.List | ast.ListComp | ast.Constant):
-            kind = "a list" if not isinstance(value, ast.Constant) else repr(value.value)[:40]
-            return (
-                f"the tensor {call.text(0)} gets {kind} instead of an array",
-                "pass an array: np.array(…, dtype=…)",
-            )
-    if flow.is_backend_call(call.node, "InferenceResponse"):
-        tensors = call.argument(0, "output_tensors")
-        value = flow.resolve_name(tensors) if tensors is not None else None
-        if value is not None and flow.is_backend_call(value, "Tensor"):
-            return (
-                "output_tensors is one tensor, not a list",
-                "put it into brackets: output_tensors=[…]",
-            )
-    return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC248 to TC250: objects of the Python backend that model.py uses as what they are not.
+"""TC248 to TC250, TC259 and TC260: objects of the Python backend used as what they are not.
 
 Source: https://github.com/triton-inference-server/python_backend#usage; each example was tried on
 tritonserver 2.51. The rules judge only values whose class is certain.
@@ -13,14 +13,22 @@ from collections.abc import Iterator
 from tritonctl.checks.analysis.declared import inputs
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow
-from tritonctl.checks.model_py.objects import METHODS, MODULE_NAMES, BackendClass, backend_class
-from tritonctl.checks.model_py.source import PythonSource
+from tritonctl.checks.model_py.objects import (
+    CLASS_ATTRIBUTES,
+    CONFIG_METHODS,
+    METHODS,
+    MODULE_NAMES,
+    BackendClass,
+    backend_class,
+)
+from tritonctl.checks.model_py.source import PythonSource, scope_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.tensors.python_io import is_always_used, sends_bls_requests
 from tritonctl.errors import suggest
 
 _MIN_SIMILARITY = 0.8
+_RESCHEDULE = "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"
 _NAMES: dict[BackendClass, str] = {
     "Tensor": "a Tensor",
     "InferenceRequest": "an InferenceRequest",
@@ -128,6 +136,8 @@ def no_such_function(code: PythonSource, model: Model) -> Iterator[Hit]:
         return
     flow = Flow.for_source(code)
     for node in code.nodes:
+        if isinstance(node, ast.Attribute) and (hit := _class_attribute_hit(code, flow, node)):
+            yield hit
         if not isinstance(node, ast.Attribute) or not flow.is_module(node.value, BACKEND_UTILS):
             continue
         if node.attr in MODULE_NAMES or node.attr.startswith("__") or _expects_absence(flow, node):
@@ -138,6 +148,72 @@ def no_such_function(code: PythonSource, model: Model) -> Iterator[Hit]:
                 f"{BACKEND_UTILS} has no {node.attr}",
                 f"did you mean {close}?",
                 *code.node_location(node),
+            )
+
+
+def _class_attribute_hit(code: PythonSource, flow: Flow, node: ast.Attribute) -> Hit | None:
+    """Return a hit for an attribute that a class of the module lacks: `pb_utils.Logger.info`."""
+    owner = node.value
+    if not isinstance(owner, ast.Attribute) or not flow.is_module(owner.value, BACKEND_UTILS):
+        return None
+    known = CLASS_ATTRIBUTES.get(owner.attr)
+    if known is None or node.attr in known or node.attr.startswith("__"):
+        return None
+    if _expects_absence(flow, node):
+        return None
+    close = suggest(node.attr, known)
+    return Hit(
+        f"{owner.attr} has no {node.attr}",
+        f"did you mean {close}?" if close else f"it has {', '.join(sorted(known))}",
+        *code.node_location(node),
+    )
+
+
+@error(
+    "TC259 no-such-setting",
+    summary="a method that the argument of auto_complete_config does not have",
+    reason="The code raises an AttributeError, and the backend refuses the model.",
+)
+def no_such_setting(code: PythonSource, auto_complete: ast.FunctionDef) -> Iterator[Hit]:
+    flow = Flow.for_source(code)
+    parameters = [argument.arg for argument in auto_complete.args.args]
+    for node in scope_nodes(auto_complete):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name) as method):
+                if owner not in parameters or name in CONFIG_METHODS or name.startswith("_"):
+                    continue
+                if not flow.always_runs(node, auto_complete) or _expects_absence(flow, method):
+                    continue
+                close = suggest(name, CONFIG_METHODS)
+                yield Hit(
+                    f"{owner} has no {name}",
+                    f"did you mean {close}?"
+                    if close
+                    else f"it has {', '.join(sorted(CONFIG_METHODS))}; write other settings into "
+                    "config.pbtxt",
+                    *code.node_location(method),
+                )
+
+
+@error(
+    "TC260 reschedule",
+    summary="a rescheduled request of a model without iterative sequences, or one with a response",
+    reason="Triton reschedules requests of iterative sequences only, and such a request has None "
+    "in place of its response: the request fails.",
+    shows="traffic",
+)
+def reschedule(code: PythonSource, model: Model) -> Iterator[Hit]:
+    flow = Flow.for_source(code)
+    if not model.has_config or model.config.message.sequence_batching.iterative_sequence:
+        return
+    for call in code.calls_named("set_release_flags"):
+        flag = call.argument(0, "flags")
+        name = flag.attr if isinstance(flag, ast.Attribute) else ""
+        if name == _RESCHEDULE and not flow.may_fail(call.node):
+            yield Hit(
+                "this reschedules a request, and the model has no iterative sequences",
+                "write sequence_batching { iterative_sequence: true }",
+                *code.node_location(call.node),
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC218, TC219 and TC247: tensor names and strings that the PyTorch backend handles differently.
+"""TC218, TC219, TC247 and TC256: names, strings and states that only PyTorch handles so.
 
 Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/
 model_configuration.md#special-conventions-for-pytorch-backend and https://github.com/
@@ -9,13 +9,23 @@ triton-inference-server/pytorch_backend#important-notes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from tritonctl.checks.analysis.declared import DeclaredTensor, has_batch_dimension, inputs, outputs
+from tritonctl.checks.analysis.declared import (
+    DeclaredTensor,
+    has_batch_dimension,
+    inputs,
+    outputs,
+    type_name,
+)
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
+from tritonctl.checks.rules.tensors.graph import UNSUPPORTED_TYPES
 from tritonctl.formats.graph_file import whole_number
+
+_NOT_IN_CONTROLS = ("TYPE_UINT64", "TYPE_UINT32", "TYPE_STRING")
 
 
 @warning(
@@ -94,6 +104,50 @@ def _controls_and_states(config: ConfigMessage) -> Iterator[tuple[Path, str]]:
     for index, state in enumerate(sequences.state):
         yield ("sequence_batching", "state", index, "input_name"), state.input_name
         yield ("sequence_batching", "state", index, "output_name"), state.output_name
+
+
+@error(
+    "TC256 pytorch-state",
+    summary="a control or state of a PyTorch model with a type or names that its backend refuses",
+    reason="TorchScript has no strings and no unsigned integers but UINT8 in controls and states, "
+    "and with a state all tensors need the positions in their names.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def pytorch_state(config: ConfigMessage, sequences: Any, model: Model) -> Iterator[Hit]:
+    if not _is_torchscript(model):
+        return
+    for index, tensor in enumerate(sequences.control_input):
+        for number, control in enumerate(tensor.control):
+            name = type_name(control.data_type)
+            if control.kind == control.CONTROL_SEQUENCE_CORRID and name in _NOT_IN_CONTROLS:
+                yield Hit(
+                    f"the control {tensor.name} has {name}, which PyTorch does not have",
+                    "write data_type: TYPE_INT64 or TYPE_INT32",
+                    config.span(
+                        *("sequence_batching", "control_input", index, "control", number),
+                        "data_type",
+                    ),
+                )
+    for index, state in enumerate(sequences.state):
+        name = type_name(state.data_type)
+        is_text = name == "TYPE_STRING" and len(state.dims) + has_batch_dimension(model) > 1
+        if name in UNSUPPORTED_TYPES["pytorch"] or is_text:
+            yield Hit(
+                f"the state {state.input_name} has {name}, which PyTorch does not have"
+                + (" in more than one dimension" if is_text else ""),
+                "declare the type that the model has",
+                config.span("sequence_batching", "state", index, "data_type"),
+            )
+    for tensor in (*inputs(model), *outputs(model)) if sequences.state else ():
+        index_text = tensor.name.partition("__")[2]
+        if tensor.name and not (index_text.isascii() and index_text.isdecimal()):
+            yield Hit(
+                f"{tensor.name} does not say its position, and the model has a state",
+                f'write the position, counted from 0: "{tensor.name.rstrip("_")}__'
+                f'{tensor.path[1]}"',
+                config.span(*tensor.path, "name"),
+            )
 
 
 @error(

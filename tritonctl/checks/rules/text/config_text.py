@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.placement import join_some
 from tritonctl.checks.analysis.releases import newer_fields
+from tritonctl.checks.config.characters import as_ascii, ascii_remedy, is_utf16
 from tritonctl.checks.config.meanings import (
     CAPITALS,
     certain_field,
@@ -20,7 +22,7 @@ from tritonctl.checks.config.textproto import Scalar
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import CONFIG, ConfigFile, Repository
 from tritonctl.checks.rule import error, warning
-from tritonctl.checks.source_span import Span
+from tritonctl.checks.source_span import SourceText, Span
 
 # NVIDIA's samples have ${name}; others are Jinja and shell templates. The length is limited,
 # because a line may be a whole file of unclosed placeholders.
@@ -117,11 +119,22 @@ def _placeholder_hits(pattern: re.Pattern[str], text: str, offset: int) -> Itera
 )
 def invalid_text_format(file: ConfigFile) -> Iterator[Hit]:
     if file.parse_error and not any(placeholder(file)):
+        span = file.parse_error.span
+        plain = as_ascii(file.source.text)
         yield Hit(
             f"invalid text format: {file.parse_error.problem}",
-            "correct it there: nothing after it was read",
-            file.parse_error.span,
+            _text_remedy(file.source, span),
+            span,
+            edits=(Edit(*plain),) if plain else (),
         )
+
+
+def _text_remedy(source: SourceText, span: Span) -> str:
+    """Say how to write what protobuf's text format cannot have there."""
+    if is_utf16(source.text):
+        return f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {shlex.quote(source.name)}"
+    remedy = ascii_remedy(source.text[span.start : span.end]) or "correct it there"
+    return f"{remedy}: nothing after it was read"
 
 
 @error(

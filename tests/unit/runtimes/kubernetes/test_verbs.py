@@ -26,6 +26,7 @@ from tritonctl.cli.load_options import LoadOptions
 from tritonctl.cli.options import ProjectOptions
 from tritonctl.cli.server_options import ServerOptions
 from tritonctl.errors import ServerError
+from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.metrics import Metrics
@@ -158,7 +159,7 @@ def test_a_load_test_asks_a_pod_what_is_served(demo: FakeKubectl, tmp_path: Path
     options = LoadOptions(server=ON)
     server = SimpleNamespace(tls=None)
     project = cast("Project", SimpleNamespace(root=tmp_path / "demo", server=server))
-    with options.target(project, "http") as target:
+    with options.target(project, "http", Silent()) as target:
         assert target.metadata_endpoint is not None
         assert target.metadata_endpoint.tls is None
         assert target.metadata_source("http") == ("grpc", target.metadata_endpoint)
@@ -175,7 +176,7 @@ def test_a_load_test_asks_a_pod_that_has_tls(demo: FakeKubectl, tmp_path: Path) 
     with serving(folder / "certs") as url:
         demo.forwards("pod/demo-triton-1", _port(url))
         demo.forwards("service/demo", 10)
-        with LoadOptions(server=ON).target(project, "grpc") as target:
+        with LoadOptions(server=ON).target(project, "grpc", Silent()) as target:
             assert target.tls is None
             described = target.metadata_endpoint
             assert described is not None

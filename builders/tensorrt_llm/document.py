@@ -63,8 +63,8 @@ def _table_lines() -> Iterator[str]:
     for name, source in read_table()["sources"].items():
         yield f"| {name} | {source['file']} | {source['versions']} |"
     yield from ("", "### Releases that were read", "")
-    yield "Arguments of `tensorrt_llm.LLM` in other releases, and further fields of classes that were"
-    yield from ("read in part, pass unchecked.", "")
+    yield "Arguments of `tensorrt_llm.LLM` in other releases, and other fields of classes"
+    yield from ("that were read in part, pass unchecked.", "")
     yield from ("| version | read from | read in part |", "|---|---|---|")
     for release in read_releases().values():
         partly = ", ".join(f"`{name}`" for name in release.partly)

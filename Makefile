@@ -52,7 +52,7 @@ test: setup ## style, types, unit tests, one path through every real part: 10 mi
 	$(MAKE) unit path
 
 test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
-	tests/docker/install.sh
+	tests/docker/install.sh prometheus chromium
 	$(BIN)/pytest -n 5 $(GROUPED) $(AGAIN) -m "($(subst |, or ,$(REAL))) and not (path or exhaustive)" \
 		$(call MODULES_WITH,$(REAL))
 
@@ -80,11 +80,11 @@ exhaustive: setup ## every combination, random examples at full size, soak, faul
 	$(BIN)/pytest $(AGAIN) --hypothesis-profile=full -m "exhaustive or hypothesis"
 
 test-docker: setup ## of these, docker compose alone: image, up, streams, kill, drain, down
-	tests/docker/install.sh
+	tests/docker/install.sh prometheus
 	$(BIN)/pytest tests/docker -m docker -rs --durations=10
 
 test-kubernetes: setup ## a real cluster of two nodes: the chart, drains, faults, an HPA; root and cgroup v1
-	tests/docker/install.sh
+	tests/docker/install.sh prometheus
 	$(BIN)/python -m tests.kubernetes.cluster make
 	$(BIN)/pytest tests/kubernetes/cluster -m kubernetes -n 0 -p no:randomly -rs --durations=20
 

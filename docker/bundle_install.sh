@@ -15,10 +15,12 @@ fi
 "$python" -m venv "$environment"
 # A URL, because PIP_FIND_LINKS splits paths at spaces.
 wheels=$("$python" -c 'import pathlib, sys; print(pathlib.Path(sys.argv[1]).as_uri())' "$here/wheels")
-# Environments that tritonctl creates later use these variables, too: no index, no hub.
+# Environments that tritonctl creates later use these variables, too: no index, no hub. Images by
+# their tags: `docker load` keeps no digest.
 cat >"$environment/offline.sh" <<END
 export PIP_NO_INDEX=1 PIP_FIND_LINKS='$wheels' PIP_CONFIG_FILE=/dev/null HF_HUB_OFFLINE=1
 export TRITONCTL_TORCH_INDEX=
+export PROMETHEUS_IMAGE=@PROMETHEUS@ GRAFANA_IMAGE=@GRAFANA@
 PATH='$environment/bin':\$PATH
 END
 . "$environment/offline.sh"

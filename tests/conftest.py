@@ -38,8 +38,8 @@ register_profiles()
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Fixtures of the servers that tests share.
-pytest_plugins = ["tests.configurations"]
+# Fixtures of the servers that tests share; what a run has left out.
+pytest_plugins = ["tests.configurations", "tests.left_out"]
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"

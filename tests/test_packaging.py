@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -173,6 +174,16 @@ def test_the_release_workflow() -> None:
         for v in jobs["install"]["strategy"]["matrix"]["python"]
     ]
     assert named == [line for line in metadata["classifiers"] if ":: Python ::" in line]
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag can be moved to other code; the version stands beside the commit, for people."""
+    for file in (CHECKOUT / ".github" / "workflows").glob("*.yml"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if "uses:" in line:
+                assert re.search(r"uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), (
+                    line
+                )
 
 
 def test_what_may_be_released() -> None:

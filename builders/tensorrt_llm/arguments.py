@@ -43,7 +43,11 @@ class LlmArgument:
     name: str
     type: str | None  # None: the value is not checked
     choices: tuple[str, ...]
-    more: Mapping[str, tuple[str, ...]]  # later choices by their first version
+    more: Mapping[
+        str, tuple[str, ...]
+    ]  # later choices, or words besides the type, by first version
+    dropped: Mapping[str, tuple[str, ...]]  # choices by the version that refuses them
+    maximum: int | None
     fields: Mapping[str, "LlmArgument"]  # of its class
     null: bool  # whether null is allowed
     worlds: tuple[str, ...]
@@ -52,6 +56,18 @@ class LlmArgument:
     elsewhere: str | None  # remedy for an argument that cannot be set here
     since: str | None
     removed_in: str | None
+    replacement: str | None  # the field that replaced a removed one
+    unread: tuple[str, ...]  # releases that may or may not have it
+    class_name: str | None
+
+
+@dataclass(frozen=True)
+class ReadRelease:
+    """A release whose arguments of tensorrt_llm.LLM were read, and from what."""
+
+    version: str
+    source: str
+    partly: tuple[str, ...] = ()  # classes and kinds of which fields may be missing in the table
 
 
 @dataclass(frozen=True)
@@ -89,7 +105,9 @@ def target_version(request: BuilderRequest) -> str:
 
 
 def is_available(entry: BuildOption | LlmArgument | SpeculationKind, version: str) -> bool:
-    """Whether a version has the entry."""
+    """Whether a version has the entry, or may have it because that was not read."""
+    if isinstance(entry, LlmArgument) and version in entry.unread:
+        return True
     if entry.since and not is_version_or_later(version, entry.since):
         return False
     return not (entry.removed_in and is_version_or_later(version, entry.removed_in))
@@ -131,6 +149,28 @@ def settable_options(kinds: tuple[str, ...]) -> dict[str, BuildOption]:
 
 
 @cache
+def read_releases() -> dict[str, ReadRelease]:
+    """Return the releases whose arguments of tensorrt_llm.LLM were read, by version."""
+    return {
+        entry["version"]: ReadRelease(
+            entry["version"], entry["source"], tuple(entry.get("partly", ()))
+        )
+        for entry in read_table()["releases"]
+    }
+
+
+def is_read(version: str) -> bool:
+    """Whether this release's arguments of tensorrt_llm.LLM were read."""
+    return version in read_releases()
+
+
+def may_have_other_fields(name: str | None, version: str) -> bool:
+    """Whether a class or kind may have fields in this release that the table lacks."""
+    release = read_releases().get(version)
+    return release is None or name in release.partly
+
+
+@cache
 def llm_arguments() -> dict[str, LlmArgument]:
     """Return the arguments of tensorrt_llm.LLM of all versions and both worlds by name."""
     return {name: _argument(name, entry) for name, entry in read_table()["llm"].items()}
@@ -147,7 +187,9 @@ def _argument(name: str, entry: Mapping[str, Any]) -> LlmArgument:
         name=name,
         type=entry.get("type"),
         choices=tuple(entry.get("choices", ())),
-        more={since: tuple(words) for since, words in entry.get("more", {}).items()},
+        more=_by_version(entry.get("more", {})),
+        dropped=_by_version(entry.get("dropped", {})),
+        maximum=entry.get("most"),
         fields=class_fields(entry["class"]) if "class" in entry else {},
         null=entry.get("null", False),
         worlds=tuple(entry.get("worlds", ("engine", "pytorch"))),
@@ -156,6 +198,9 @@ def _argument(name: str, entry: Mapping[str, Any]) -> LlmArgument:
         elsewhere=entry.get("elsewhere"),
         since=entry.get("since"),
         removed_in=entry.get("gone"),
+        replacement=entry.get("now"),
+        unread=tuple(entry.get("unread", ())),
+        class_name=entry.get("class"),
     )
 
 
@@ -179,13 +224,16 @@ def speculation_kinds() -> tuple[SpeculationKind, ...]:
     )
 
 
-def speculation_fields(kind: SpeculationKind, version: str) -> tuple[str, ...]:
-    """Return the fields of a speculative_config of this kind without decoding_type."""
-    shared = read_table()["speculation"]
-    later = {**_by_version(shared["common_since"])}
-    added = [*later.items(), *kind.fields_since.items()]
-    more = [name for since, names in added if is_version_or_later(version, since) for name in names]
-    return (*shared["common"], *kind.fields, *more)
+def speculation_fields(kind: SpeculationKind) -> dict[str, LlmArgument]:
+    """Return the fields of a kind's speculative_config in all versions, without decoding_type."""
+    section = read_table()["speculation"]
+    first_versions = {name: since for since, names in kind.fields_since.items() for name in names}
+    fields = {name: _argument(name, entry) for name, entry in section["common"].items()}
+    for name in (*kind.fields, *first_versions):
+        entry = section["fields"][name]
+        since = first_versions.get(name)
+        fields[name] = _argument(name, {**entry, "since": since} if since else entry)
+    return fields
 
 
 def _by_version(entry: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:

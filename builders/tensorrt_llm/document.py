@@ -18,6 +18,7 @@ from arguments import (
     build_options,
     class_fields,
     llm_arguments,
+    read_releases,
     read_table,
     speculation_kinds,
     supported_models,
@@ -61,6 +62,13 @@ def _table_lines() -> Iterator[str]:
     yield from ("| section | file in NVIDIA/TensorRT-LLM | versions |", "|---|---|---|")
     for name, source in read_table()["sources"].items():
         yield f"| {name} | {source['file']} | {source['versions']} |"
+    yield from ("", "### Releases that were read", "")
+    yield "Arguments of `tensorrt_llm.LLM` in other releases, and other fields of classes"
+    yield from ("that were read in part, pass unchecked.", "")
+    yield from ("| version | read from | read in part |", "|---|---|---|")
+    for release in read_releases().values():
+        partly = ", ".join(f"`{name}`" for name in release.partly)
+        yield f"| {release.version} | {release.source} | {partly} |"
     yield ""
 
 
@@ -95,16 +103,23 @@ def _argument_row(name: str, argument: LlmArgument) -> str:
         "whole": "a whole number",
         "positive": "a whole number of at least 1",
         "fraction": "0 to 1",
+        "share": "above 0, up to 1",
         "number": "a number of at least 0",
         "text": "text",
         "texts": "a list of text",
         "sizes": "whole numbers of at least 1",
+        "shares": "numbers above 0 whose sum is 1",
+        "schedule": "an object from batch sizes to draft lengths",
+        "names": "an object with text as values",
         "object": "an object",
     }.get(argument.type or "") or _join_values(argument.choices)
     if argument.fields:
         values = "an object, below"
+    values += f" of at most {argument.maximum}" if argument.maximum is not None else ""
     for since, words in argument.more.items():
         values += f"; from {since} on {_join_values(words)}"
+    for refusing, words in argument.dropped.items():
+        values += f"; before {refusing} only {_join_values(words)}"
     values += "; `null`" if argument.null else ""
     for world, since in argument.ignored.items():
         values += f"; refused for {world} from {since} on, where it is ignored"
@@ -127,6 +142,12 @@ def _join_values(words: tuple[str, ...]) -> str:
 
 
 def _versions(entry: BuildOption | LlmArgument | SpeculationKind) -> str:
+    if isinstance(entry, LlmArgument) and entry.replacement:
+        return f"{_bounds(entry)}; now `{entry.replacement}`"
+    return _bounds(entry)
+
+
+def _bounds(entry: BuildOption | LlmArgument | SpeculationKind) -> str:
     if entry.since and entry.removed_in:
         return f"{entry.since} until before {entry.removed_in}"
     if entry.since:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from adapters import LoraAdapter, target_modules
-from arguments import LAST_WITH_ENGINES, is_available, llm_arguments, target_version
+from arguments import (
+    LAST_WITH_ENGINES,
+    is_available,
+    is_read,
+    llm_arguments,
+    target_version,
+)
 from buildlib.checkpoint import DecoderCheckpoint
 from buildlib.limits import ResolvedLimits
 from buildlib.problems import BuildError, did_you_mean, read_json_object
@@ -95,7 +101,8 @@ def _check_extra(name: str, arguments: Mapping[str, Any], version: str) -> None:
             remedy=f"Write {_KEY}.{name} instead.",
         )
     argument = llm_arguments().get(name)
-    if argument and (PYTORCH not in argument.worlds or not is_available(argument, version)):
+    is_missing = argument and is_read(version) and not is_available(argument, version)
+    if argument and (PYTORCH not in argument.worlds or is_missing):
         raise BuildError(
             f"{_KEY}.extra.{name} is not an argument of tensorrt_llm.LLM of TensorRT-LLM {version}",
             remedy=f"Remove {_KEY}.extra.{name}, or set engine.target.release to a release that "

@@ -116,6 +116,17 @@ def several_adapters_replace_no_modules(package: Package) -> None:
         )
 
 
+def lora_graphs_go_without_attention_dp(package: Package) -> None:
+    """The runtime refuses cuda_graph_specialize_lora together with enable_attention_dp."""
+    if _config(package).get("cuda_graph_specialize_lora") and package.arguments.get(
+        "enable_attention_dp"
+    ):
+        refuse(
+            "lora_config.cuda_graph_specialize_lora and enable_attention_dp exclude each other",
+            f"Remove {_CONFIG}.cuda_graph_specialize_lora.",
+        )
+
+
 RULES: tuple[Callable[[Package], None], ...] = (
     lora_names_its_adapters,
     lora_is_not_switched_off,
@@ -125,6 +136,7 @@ RULES: tuple[Callable[[Package], None], ...] = (
     adapters_change_layers_that_the_runtime_knows,
     adapters_fit_lora_target_modules,
     several_adapters_replace_no_modules,
+    lora_graphs_go_without_attention_dp,
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from arguments import is_version_or_later, read_table
 from buildlib.compatibility import precisions, quant_algo
 from llm_arguments import PYTORCH, ignored_arguments
+from package_cache_rules import RULES as CACHE_RULES
 from package_facts import Package, kv_cache_config, uses_chunked_prefill
 from package_lora_rules import RULES as LORA_RULES
 from package_speculation_rules import RULES as SPECULATION_RULES
@@ -176,6 +177,40 @@ def graphs_fit_the_batch(package: Package) -> None:
         )
 
 
+def prefill_graphs_are_set_once(package: Package) -> None:
+    """prefill_cuda_graph_backend replaced two fields of torch_compile_config: both must agree."""
+    backend = package.arguments.get("prefill_cuda_graph_backend")
+    compiled = package.arguments.get("torch_compile_config") or {}
+    if compiled.get("enable_piecewise_cuda_graph") and backend not in (None, "piecewise"):
+        refuse(
+            "torch_compile_config.enable_piecewise_cuda_graph is true, and "
+            f"prefill_cuda_graph_backend is {backend}",
+            f"Remove {_PACKAGE}.torch_compile_config.enable_piecewise_cuda_graph.",
+        )
+    sizes = package.arguments.get("prefill_capture_num_tokens")
+    old_sizes = compiled.get("capture_num_tokens")
+    if sizes and old_sizes and set(sizes) != set(old_sizes):
+        refuse(
+            "torch_compile_config.capture_num_tokens and prefill_capture_num_tokens differ",
+            f"Remove {_PACKAGE}.torch_compile_config.capture_num_tokens.",
+        )
+
+
+def breakable_graphs_are_neither_compiled_nor_adapted(package: Package) -> None:
+    """The breakable graphs of prompts go with neither torch.compile nor LoRA."""
+    arguments = package.arguments
+    if arguments.get("prefill_cuda_graph_backend") != "breakable":
+        return
+    others = ("torch_compile_config", "lora_config", "enable_lora")
+    conflicts = [name for name in others if arguments.get(name) not in (None, False)]
+    if conflicts:
+        refuse(
+            f"prefill_cuda_graph_backend is breakable, which excludes {conflicts[0]}",
+            f"Remove {_PACKAGE}.{conflicts[0]}, or set {_PACKAGE}.prefill_cuda_graph_backend to "
+            "piecewise.",
+        )
+
+
 def experts_fill_the_gpus(package: Package) -> None:
     """moe tensor * expert * cluster parallelism equals the tensor parallelism."""
     names = ("moe_tensor_parallel_size", "moe_expert_parallel_size", "moe_cluster_parallel_size")
@@ -214,8 +249,11 @@ RULES: tuple[Rule, ...] = (
     chunks_are_whole_blocks,
     graphs_are_given_in_one_way,
     graphs_fit_the_batch,
+    prefill_graphs_are_set_once,
+    breakable_graphs_are_neither_compiled_nor_adapted,
     experts_fill_the_gpus,
     arguments_are_not_ignored,
+    *CACHE_RULES,
     *SPECULATION_RULES,
     *LORA_RULES,
 )

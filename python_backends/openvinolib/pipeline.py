@@ -111,7 +111,8 @@ class OpenvinoEngine:
     def _may_start(self, stream_id: int, request: GenerationRequest) -> bool:
         if self._trials.compiled_bytes > _GUIDES_BYTES:
             return False
-        if request.guide is not None and not self._trials.is_accepted(request.guide):
+        guide = request.guide
+        if guide is not None and not self._trials.is_accepted(guide, request.tenant):
             return False
         prompt = request.token_ids.tolist()
         return self._partial_blocks is None or self._partial_blocks.try_claim(stream_id, prompt)

@@ -232,11 +232,13 @@ def _lora_arguments(
 ) -> dict[str, Any]:
     if engine:  # compiling fixes modules and rank
         return {"enable_lora": True}
-    helper = importlib.import_module("tensorrt_llm.lora_helper")
+    # Its own module moved from tensorrt_llm.lora_helper to tensorrt_llm._torch.peft.lora.config in
+    # 1.3; llm_args imports it in every release.
+    llm_args = importlib.import_module("tensorrt_llm.llmapi.llm_args")
     folders = [str(path) for path in adapters.values()]
     settings = {**(arguments.get("lora_config") or {}), "lora_dir": folders}
     try:
-        return {"enable_lora": True, "lora_config": helper.LoraConfig(**settings)}
+        return {"enable_lora": True, "lora_config": llm_args.LoraConfig(**settings)}
     except (TypeError, ValueError, AssertionError) as error:
         raise ModelConfigurationError(
             f"TensorRT-LLM rejects the LoRA settings {settings}: {error}. "

@@ -8,7 +8,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.commands import run_here
+from tritonctl.engines.builds.stages import resolve_build
+from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -61,3 +65,37 @@ def test_what_cannot_be_is_refused_without_running_anything() -> None:
     by_rule = dry_run("--set", "models.speller.engine.options.compile.tokens_per_block=48")
     assert by_rule.returncode == 5
     assert "[tokens-per-block-is-a-power-of-two]" in by_rule.stderr
+
+
+@pytest.mark.parametrize("option", ["quantise.awq_block_size=32", "quantise.depth=1"])
+def test_a_dry_run_refuses_what_a_plan_refuses(option: str) -> None:
+    """Also a stage that prints no commands of its own checks its request."""
+    setting = f"models.speller.engine.options.{option}"
+    planned = run_here("plan", "--env", "h100", "--set", setting, cwd=CHECKOUT)
+    shown = dry_run("--set", setting)
+    assert (planned.returncode, shown.returncode) == (5, 5), (planned.stderr, shown.stderr)
+    assert not shown.stdout
+    assert shown.stderr.splitlines()[0] in planned.stderr.splitlines()
+
+
+def test_a_dry_run_stops_where_the_build_would() -> None:
+    """`--until quantise` shows the first stage only."""
+    done = dry_run("--until", "quantise")
+    assert "builders/tensorrt_llm/quantise.py --request" in done.stdout
+    assert "trtllm-build" not in done.stdout
+
+
+def test_a_release_that_was_not_read_is_said() -> None:
+    """25.11 has TensorRT-LLM 1.0.3.2510: its arguments are passed through, with a warning."""
+    options = (
+        *("--set", "models.speller.engine.precision=bf16"),
+        *("--set", "models.speller.engine.kv_cache_dtype=null"),
+        *("--set", "models.speller.engine.target.release='25.11'"),
+        *("--set", "models.speller.engine.target.world=pytorch"),
+        *("--set", "models.speller.engine.options={package: {moe_config: {backend: NEW}}}"),
+    )
+    project = load_project(CHECKOUT, profile="h100", overrides=options[1::2])
+    warnings = resolve_build(project, "speller").warnings
+    assert any("TensorRT-LLM 1.0.3.2510 were not read" in warning for warning in warnings)
+    done = dry_run(*options)
+    assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ from tests.fakes import copy_tensorrt_llm
 from tests.modules import module_of
 
 DOCUMENT = BUILDERS.parent / "docs" / "reference" / "tensorrt-llm.md"
-ENGINES, CANDIDATE, LATER, NEXT = "1.2.1", "1.3.0rc22", "1.3.0rc29", "1.4.0rc1"
+ENGINES, CANDIDATE, LATER, NEXT, NEWEST = "1.2.1", "1.3.0rc22", "1.3.0rc29", "1.4.0rc1", "1.4.0rc4"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def trt() -> Iterator[SimpleNamespace]:
 def test_every_fact_has_its_source(trt: SimpleNamespace) -> None:
     """Each section of the table, and no other, says in which file of NVIDIA's it was read."""
     table = trt.arguments.read_table()
-    assert set(table["sources"]) == set(table) - {"schema", "sources"}
+    assert set(table["sources"]) == set(table) - {"schema", "sources", "releases"}
     for source in table["sources"].values():
         assert set(source) == {"file", "versions"}
     sections = (*table["build"], *table["plugins"])
@@ -357,6 +357,18 @@ GIVEN: tuple[dict[str, Any], ...] = (
     {"kv_cache_config": {"onboard_blocks": True}},
     {"kv_cache_config": {"use_kv_cache_manager_v2": True}},
     {"kv_cache_config": {"block_reuse_policy": "per_request"}},
+    {"kv_cache_config": {"block_reuse_config": {"policy": "per_request"}}},
+    {"kv_cache_config": {"block_reuse_config": {"swa_endpoint_rewind_tokens": 8}}},
+    {"kv_cache_config": {"use_kv_cache_manager_v2": "auto"}},
+    {"kv_cache_config": {"max_util_for_resume": 0}},
+    {"kv_cache_config": {"mamba_state_cache_interval": 0}},
+    {"kv_cache_config": {"disk_io_threads": 257}},
+    {"kv_cache_config": {"a_field_of_tomorrow": 1}},
+    {"sampler_type": "TRTLLMSampler"},
+    {"sampler_type": "TorchSampler"},
+    {"moe_config": {"backend": "WIDEEP"}},
+    {"moe_config": {"backend": "MEGAMOE_CUTEDSL"}},
+    {"scheduler_config": {"waiting_queue_policy": "priority"}},
     {"scheduler_config": {"context_chunking_policy": "FORCE_CHUNK"}},
     {"scheduler_config": {"capacity_scheduler_policy": None}},
     {"cuda_graph_config": {"batch_sizes": [1, 4], "max_batch_size": 4}},
@@ -375,6 +387,12 @@ GIVEN: tuple[dict[str, Any], ...] = (
     speculates("Medusa", max_draft_len=3),
     speculates("Lookahead", max_window_size=3),
     speculates("Ngram", max_draft_len=3),
+    speculates("MTP", acceptance_window=8),
+    speculates("MTP", acceptance_rate_window_size=8),
+    speculates("MTP", acceptance_rate_threshold=1.5),
+    speculates("MTP", speculative_model="/m", **MODEL_DIR),
+    speculates("Eagle", max_draft_len=3, greedy_sampling=True, **MODEL_DIR),
+    speculates("DSpark", max_draft_len=3),
     speculates("NGram"),
     speculates("NGram", max_draft_len=3),
     speculates("NGram", max_draft_len=3, max_matching_ngram_size=2),
@@ -414,7 +432,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     forget()
 
 
-@pytest.mark.parametrize("version", [ENGINES, CANDIDATE, LATER, NEXT])
+@pytest.mark.parametrize("version", [ENGINES, CANDIDATE, LATER, NEXT, NEWEST])
 def test_the_runtime_takes_what_passes(
     trt: SimpleNamespace, library: Any, checkpoint: Path, version: str
 ) -> None:

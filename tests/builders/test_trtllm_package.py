@@ -32,6 +32,7 @@ MODULES = (
     "folders",
     "package",
     "package_facts",
+    "package_cache_rules",
     "package_lora_rules",
     "package_rules",
     "package_speculation_rules",
@@ -178,7 +179,12 @@ def test_long_prompts_are_chunked(trt: SimpleNamespace, checkpoint: Path) -> Non
     assert trt.package_facts.runtime_arguments(package)["enable_chunked_prefill"] is True
 
 
-NEW = {"target": {"release": "1.3.0rc22", "tensorrt_llm": "1.3.0rc22", "triton": None}}
+def of_release(version: str) -> dict[str, Any]:
+    """A target that is TensorRT-LLM by itself, as changes to the usual request."""
+    return {"target": {"release": version, "tensorrt_llm": version, "triton": None}}
+
+
+NEW, LATER = of_release("1.3.0rc22"), of_release("1.3.0rc29")
 
 
 def speculates(kind: str, **fields: Any) -> dict[str, Any]:
@@ -258,7 +264,127 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("speculation-is-of-the-pytorch-runtime", NEW | speculates("Lookahead"), "to one of MTP"),
     ("speculation-can-be-served", speculates("UserProvided"), "a Python object"),
     ("speculation-can-be-served", NEW | speculates("SaveState"), "to files"),
-    ("speculation-has-known-fields", speculates("MTP", depth=1), "not a field of MTP"),
+    (
+        "prefill-graphs-are-set-once",
+        LATER
+        | options(
+            prefill_cuda_graph_backend="breakable",
+            torch_compile_config={"enable_piecewise_cuda_graph": True},
+        ),
+        "enable_piecewise_cuda_graph",
+    ),
+    (
+        "prefill-graphs-are-set-once",
+        LATER
+        | options(
+            prefill_capture_num_tokens=[1, 2],
+            torch_compile_config={"capture_num_tokens": [1, 4]},
+        ),
+        "capture_num_tokens and prefill_capture_num_tokens differ",
+    ),
+    (
+        "breakable-graphs-are-neither-compiled-nor-adapted",
+        LATER | options(prefill_cuda_graph_backend="breakable", torch_compile_config={}),
+        "excludes torch_compile_config",
+    ),
+    (
+        "breakable-graphs-are-neither-compiled-nor-adapted",
+        LATER
+        | {"adapters": {"a/fr": {}}}
+        | options(prefill_cuda_graph_backend="breakable", lora_config={}),
+        "excludes lora_config",
+    ),
+    (
+        "disk-cache-has-a-folder",
+        LATER | options(kv_cache_config={"disk_cache_size": 1 << 30}),
+        "disk_cache_path to a folder",
+    ),
+    (
+        "mamba-interval-is-said-once",
+        LATER
+        | options(
+            kv_cache_config={
+                "mamba_state_cache_interval": 0,
+                "mamba_state_config": {"periodic_snapshot_interval": 64},
+            }
+        ),
+        "two names of one field",
+    ),
+    (
+        "mamba-snapshots-need-the-second-cache-manager",
+        LATER
+        | options(
+            kv_cache_config={
+                "use_kv_cache_manager_v2": False,
+                "mamba_state_config": {"additional_snapshot_offsets_from_end": [0]},
+            }
+        ),
+        "use_kv_cache_manager_v2 to auto",
+    ),
+    ("speculation-has-known-fields", speculates("MTP", depth=1), "not an argument of MTP"),
+    (
+        "speculation-has-known-fields",
+        LATER | speculates("MTP", acceptance_window=8),
+        "Set engine.options.package.speculative_config.acceptance_rate_window_size instead.",
+    ),
+    (
+        "speculation-has-known-fields",
+        LATER | speculates("MTP", acceptance_rate_threshold=1.5),
+        "expected a fraction from 0 to 1",
+    ),
+    (
+        "speculation-names-one-draft-model",
+        LATER
+        | speculates("Eagle3", max_draft_len=3, speculative_model="/m", speculative_model_dir="/m"),
+        "two names of one field",
+    ),
+    (
+        "speculation-is-limited-once",
+        LATER | speculates("MTP", max_draft_len=3, max_concurrency=4, draft_len_schedule={"4": 3}),
+        "Remove engine.options.package.speculative_config.max_concurrency.",
+    ),
+    (
+        "speculation-schedule-begins-with-the-longest-draft",
+        LATER | speculates("MTP", max_draft_len=3, draft_len_schedule={"4": 2, "8": 1}),
+        "draft 3 tokens",
+    ),
+    (
+        "speculation-schedule-begins-with-the-longest-draft",
+        LATER | speculates("MTP", max_draft_len=3, draft_len_schedule={"4": 3, "8": 4}),
+        "4 at most",
+    ),
+    (
+        "speculation-has-what-it-needs",
+        LATER | speculates("MTP", max_draft_len=0),
+        "MTP drafts at least one token",
+    ),
+    (
+        "speculation-matches-some-tokens",
+        LATER | speculates("NGram", max_draft_len=3, max_matching_ngram_size=0),
+        "is 0, and NGram matches",
+    ),
+    (
+        "speculation-matches-some-tokens",
+        LATER | speculates("SA", max_draft_len=3, max_matching_ngram_size=0),
+        "-1 for the longest match",
+    ),
+    (
+        "speculation-pool-is-enabled",
+        LATER | speculates("SA", max_draft_len=3, global_pool_size=64),
+        "enable_global_pool to true",
+    ),
+    (
+        "speculation-has-one-tree",
+        LATER
+        | speculates(
+            "MTP",
+            max_draft_len=3,
+            use_dynamic_tree=True,
+            dynamic_tree_max_topK=2,
+            max_total_draft_tokens=7,
+        ),
+        "to 3 to 6",
+    ),
     (
         "speculation-has-known-fields",
         speculates("Eagle", max_draft_len=3, speculative_model="/m"),
@@ -306,6 +432,13 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "speculation-has-one-tree",
         NEW | speculates("Eagle", max_draft_len=3, speculative_model="/m", use_dynamic_tree=True),
         "dynamic_tree_max_topK",
+    ),
+    (
+        "lora-graphs-go-without-attention-dp",
+        LATER
+        | {"adapters": {"a/fr": {}}}
+        | options(enable_attention_dp=True, lora_config={"cuda_graph_specialize_lora": True}),
+        "exclude each other",
     ),
     ("lora-names-its-adapters", options(enable_lora=True), "lora_dir to the adapters' folders"),
     ("lora-names-its-adapters", options(lora_config={"max_lora_rank": 8}), "lora_dir names none"),
@@ -380,7 +513,13 @@ def test_every_rule_has_a_test(trt: SimpleNamespace) -> None:
 
 
 PASSING: list[dict[str, Any]] = [
-    {"target": {"release": "1.3.0rc29", "tensorrt_llm": "1.3.0rc29", "triton": None}},
+    LATER,
+    of_release("1.4.0rc4"),
+    LATER | speculates("SA", max_draft_len=3, max_matching_ngram_size=-1),
+    LATER | speculates("MTP", max_draft_len=3, use_dynamic_tree=True, dynamic_tree_max_topK=2),
+    LATER | speculates("MTP", max_draft_len=3, draft_len_schedule={"4": 3, "8": 1}),
+    LATER | options(prefill_cuda_graph_backend="piecewise", torch_compile_config={}),
+    LATER | options(kv_cache_config={"disk_cache_size": 1, "disk_cache_path": "/cache"}),
     {"target": {"tensorrt_llm": "1.0.0"}, "algorithm": None, "precision": "fp16"},
     {"cache": "FP8", "kv_cache_dtype": "fp8"},
     {"limits": {"tp_size": 4}} | options(**MOE),
@@ -603,7 +742,7 @@ def test_fields_end_with_a_release(trt: SimpleNamespace, version: str, refused: 
     if not refused:
         assert trt.package_facts.read_package_arguments(given, version) == (given, {})
         return
-    with pytest.raises(trt.problems.BuildError, match=r"it was removed in 1\.3") as caught:
+    with pytest.raises(trt.problems.BuildError, match=r"rc22 does not have it any more") as caught:
         trt.package_facts.read_package_arguments(given, version)
     assert "engine.target.release" in caught.value.remedy
 

@@ -523,7 +523,7 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"kv_cache_config": {"enable_block_reuse": None}}, "is null, expected true or false"),
     ({"scheduler_config": None}, "is null"),
     ({"enable_chunked_prefill": None}, "is null, expected true or false"),
-    ({"kv_cache_config": {"use_kv_cache_manager_v2": True}}, "it exists from 1.3.0rc0 on"),
+    ({"kv_cache_config": {"use_kv_cache_manager_v2": True}}, "it was first seen in 1.3.0rc22"),
     ({"timing_cache": "relative"}, "the absolute path of a folder"),
     ({"kv_cache_config": {"enable_reuse": True}}, "(did you mean enable_block_reuse?)"),
     ({"kv_cache_config": {"free_gpu_memory_fraction": 90}}, "a fraction from 0 to 1"),

@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import HostError
-from tritonctl.rollout.controller import (
-    Controller,
-    GatewayRequests,
-    Observation,
-    RolloutEnvironment,
-)
+from tritonctl.rollout.controller import Controller
+from tritonctl.rollout.environment import GatewayRequests, Observation, RolloutEnvironment
 from tritonctl.rollout.journal import (
     JournalEntry,
     JournalEvent,
@@ -179,6 +175,11 @@ class Rollouts:
         return [
             e.event.value for e in read_journal(self.folder) if e.event is not JournalEvent.DECISION
         ]
+
+    def confirmations(self) -> list[bool]:
+        """Whether the gateway served each move, in order."""
+        moves = (e for e in read_journal(self.folder) if e.event is JournalEvent.MOVED)
+        return [bool(entry.details["confirmed"]) for entry in moves]
 
     def decisions(self) -> list[Mapping[str, Any]]:
         """What the judge said."""

@@ -15,11 +15,15 @@ import pytest
 import yaml
 
 from tests.envoy_process import Envoy, validate
+from tritonctl.errors import HostError
+from tritonctl.gateway.envoy import METRICS_PATH
 from tritonctl.gateway.placement import EnvoyUpstream, ServerGroup, SlotGroups
 from tritonctl.gateway.shares import CANDIDATE, ROUTES, STABLE, endpoint_files
 from tritonctl.host.files import write_atomically
 from tritonctl.project.rollout import Rollout
+from tritonctl.protocol.metrics import Metrics
 from tritonctl.releases.slots import Slot
+from tritonctl.rollout.served_routes import ROUTES_QUERY, serves_routes
 from tritonctl.rollout.traffic import Traffic
 
 pytestmark = pytest.mark.timed
@@ -205,18 +209,19 @@ class Rig:
     async def read_by_envoy(self, share: float) -> None:
         """After a move, until Envoy has done it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while await asyncio.to_thread(self._reloads) < self._moves:
+        while not await asyncio.to_thread(self.serves_what_was_written):
             assert time.monotonic() < deadline, f"Envoy never read the routes of {share:g} %"
             await asyncio.sleep(0.02)
 
     async def move(self, share: float) -> None:
         """A step, and Envoy has done it."""
-        self._moves = await asyncio.to_thread(self._reloads) + 1
         self.traffic.move(share)
         await self.read_by_envoy(share)
 
-    def _reloads(self) -> float:
-        return self.envoy.metric("envoy_http_rds_config_reload")
+    def serves_what_was_written(self) -> bool:
+        """By Envoy's own report, as a rollout asks for it."""
+        page = self.envoy.admin(f"{METRICS_PATH}?{ROUTES_QUERY}")
+        return serves_routes(Metrics.parse(page), self.traffic.written_version())
 
     async def seconds_to_roll_back(self, users: Sequence[str]) -> float:
         """From the call to the start of the last request that the candidate answered.
@@ -307,7 +312,13 @@ def test_users_move_one_way_and_all_back(tmp_path: Path) -> None:
                     assert await made.moved(USERS[:500]) == moved.intersection(USERS[:500])
                     await _assert_headers_say_otherwise(made, moved)
             await made.seconds_to_roll_back(USERS)
+            await made.read_by_envoy(0)
             assert await made.moved(USERS[:200]) == set()
+            made.traffic.roll_back()  # the same routes, written anew: they are served as such
+            await made.read_by_envoy(0)
+            made.traffic.file.unlink()
+            with pytest.raises(HostError):
+                made.traffic.written_version()
             for stream in streams:
                 await stream.goes_on()
                 stream.close()

@@ -4,10 +4,11 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from textlib.engine import guide_trials
+from textlib.engine import guide_queue, guide_trials
 from textlib.engine.guide_trials import GuideTrials
 from textlib.errors import EngineFailedError, QueueFullError, RequestError
 from textlib.triton.request_tensors import GuideSpec
@@ -176,11 +177,13 @@ def test_a_guide_whose_test_runs_is_finished(start: Start) -> None:
 def test_the_guides_that_wait_are_bounded(start: Start) -> None:
     """One more is refused at once, and may come again later."""
     trials = start()
-    for number in range(guide_trials.MAX_WAITING):
+    for number in range(guide_queue.MAX_WAITING):
         trials.is_accepted(regex(f"guide {number}"))
+    with suppress(QueueFullError):
+        trials.is_accepted(regex("instead of the one that is being tested"))
     with pytest.raises(QueueFullError, match="again later"):
         trials.is_accepted(regex("one more"))
-    settle(trials, regex(f"guide {guide_trials.MAX_WAITING - 1}"))
+    settle(trials, regex(f"guide {guide_queue.MAX_WAITING - 1}"))
     settle(trials, regex("one more"))
 
 
@@ -191,3 +194,59 @@ def test_a_guide_that_was_slow_in_the_engine_is_refused(start: Start) -> None:
     trials.reject(regex("good"), RequestError("guided_decoding_guide: too slow"))
     with pytest.raises(RequestError, match="too slow"):
         trials.is_accepted(regex("good"))
+
+
+@pytest.fixture
+def tested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts of guides in the order of their tests."""
+    texts: list[str] = []
+    take = guide_queue.GuideQueue.take
+
+    def recording_take(queue: guide_queue.GuideQueue) -> tuple[GuideSpec, str]:
+        guide, tenant = take(queue)
+        texts.append(guide.text)
+        return guide, tenant
+
+    monkeypatch.setattr(guide_queue.GuideQueue, "take", recording_take)
+    return texts
+
+
+def settle_all(trials: GuideTrials, guides: dict[GuideSpec, str]) -> None:
+    """Wait until every guide is accepted for its tenant."""
+    until = time.monotonic() + PATIENCE
+    while {trials.is_accepted(guide, tenant) for guide, tenant in guides.items()} != {True}:
+        assert time.monotonic() < until
+        trials.wait(0.05)
+
+
+def test_a_tenant_waits_behind_itself(start: Start, tested: list[str]) -> None:
+    """Fifteen guides of one tenant wait; another's is tested second, not sixteenth."""
+    trials = start(clock=time.monotonic)
+    guides = {regex(f"many {number:02}"): "many" for number in range(15)}
+    for guide, tenant in guides.items():
+        assert not trials.is_accepted(guide, tenant)
+    settle_all(trials, guides | {regex("other"): "other"})
+    assert tested.index("other") <= 2
+    many = [text for text in tested if text != "other"]
+    assert many == sorted(many)
+
+
+def test_a_guide_of_two_tenants_is_tested_once(start: Start, tested: list[str]) -> None:
+    """At the turn of the tenant whose turn is first; the other has its result as well."""
+    trials = start(clock=time.monotonic)
+    guides = {regex(f"many {number}"): "many" for number in range(5)}
+    for guide, tenant in guides.items():
+        trials.is_accepted(guide, tenant)
+    assert not trials.is_accepted(regex("many 4"), "other")
+    settle_all(trials, guides)
+    assert tested.index("many 4") <= 2
+    assert len(tested) == len(set(tested)) == 5
+
+
+def test_a_process_that_is_replaced_during_a_test_goes_on(start: Start) -> None:
+    """The engine drops its guides while one is tested: whoever waits for it asks again."""
+    trials = start()
+    settle(trials, regex("one"))
+    assert not trials.is_accepted(regex("two"))
+    trials.reset()
+    settle(trials, regex("two"))

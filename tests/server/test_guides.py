@@ -29,7 +29,7 @@ from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.project.frontend import Frontend
 from tritonctl.protocol.client import TritonClient
-from tritonctl.protocol.generation import Generation, SamplingParameters
+from tritonctl.protocol.generation import Generation, Queueing, SamplingParameters
 from tritonctl.protocol.metrics import scrape
 from tritonctl.runtimes.server_state import Server
 
@@ -352,3 +352,41 @@ def test_the_command_line_has_guides(cli: Cli, life: Handle, tmp_path: Path) -> 
         "generate", "int8", PROMPT, "--guide", f"json_schema=@{schema}", cwd=life.project.root
     )
     assert done.stdout.strip() == '"seven"', done.stderr
+
+
+@pytest.mark.exhaustive
+def test_a_tenant_s_guides_wait_behind_themselves(life: Handle) -> None:
+    """Fifteen slow guides of one tenant, whose clients stay; the guide of another is next."""
+
+    def seconds(tenant: str | None) -> float:
+        with TritonClient(life.url) as client:
+            sampling, queueing = by_schema(PERSON, temperature=1.0), Queueing(tenant=tenant)
+            began = time.monotonic()
+            check_person(client.generate("int8", PROMPT, sampling, queueing=queueing).text)
+            return time.monotonic() - began
+
+    def slow(number: int) -> None:
+        guide = f"((a{{1000}}){{1000}}){{{1000 + number}}}"
+        sampling = SamplingParameters(
+            guided_decoding_guide_type="regex", guided_decoding_guide=guide
+        )
+        with TritonClient(life.url) as client, suppress(TritonctlError):
+            client.generate("int8", PROMPT, sampling, queueing=Queueing(tenant="many"))
+
+    threads = [threading.Thread(target=slow, args=(number,), daemon=True) for number in range(15)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: waiting_guides(life) >= 15, "all guides wait", PATIENCE_SECONDS)
+    other = seconds("other")
+    print(f"a guide of another tenant beside 15 slow ones took {other:.1f} s")  # noqa: T201
+    assert any(thread.is_alive() for thread in threads)
+    assert other < 2 * PATIENCE_SECONDS / 6
+    for thread in threads:
+        thread.join(3 * PATIENCE_SECONDS)
+
+
+def waiting_guides(handle: Handle) -> int:
+    """Streams of the engine, whose guides are tested or wait for it."""
+    found = scrape(handle.state.metrics_url)
+    names = ("tritonctl_active_streams", "tritonctl_waiting_streams")
+    return int(sum(found.total(name, model="int8_engine") for name in names))

@@ -93,8 +93,15 @@ def images(project: Project, builds: Sequence[StageBuild]) -> list[str]:
         for service in services.values():
             if unused_profiles.issuperset(service.get("profiles", [""])):
                 continue
-            names.add(service["image"])
+            names.add(_saved_name(service["image"]))
     return sorted(names)
+
+
+def _saved_name(image: str) -> str:
+    """Return the name that `docker save` and `docker load` keep: the tag, without its digest."""
+    default = image.partition(":-")[2].removesuffix("}") if image.startswith("${") else image
+    tag, _, digest = default.partition("@")
+    return tag if digest and ":" in tag else default
 
 
 def _path_fields(section: Any) -> Iterator[Path]:

@@ -22,6 +22,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
 from tritonctl.repository.publish import render
+from tritonctl.runtimes.docker.compose import GRAFANA_IMAGE, PROMETHEUS_IMAGE
 from tritonctl.store.folders import staging_folder
 
 _SUMS = "SHA256SUMS"
@@ -100,7 +101,14 @@ def _write_metadata(staging: Path, image_names: list[str]) -> None:
     (staging / "bundle.json").write_text(text, encoding="utf-8")
     listing = "".join(f"{image}\n" for image in image_names)
     (staging / "images.txt").write_text(listing, encoding="utf-8")
-    script = bundled.text(_INSTALL).replace("@PYTHON@", record["python"])
+    values = {
+        "@PYTHON@": record["python"],
+        "@PROMETHEUS@": PROMETHEUS_IMAGE.partition("@")[0],
+        "@GRAFANA@": GRAFANA_IMAGE.partition("@")[0],
+    }
+    script = bundled.text(_INSTALL)
+    for mark, value in values.items():
+        script = script.replace(mark, value)
     install = staging / "install.sh"
     install.write_text(script, encoding="utf-8")
     install.chmod(0o755)

@@ -74,7 +74,8 @@ def command(
         changes = [f"models.{name}.engine.runner={runner.value}" for name in names]
         loaded = project.load(changes)
     if dry_run:
-        _print_commands(loaded, names, console, force=force)
+        plans = _plan(loaded, names, console, until, project.profile, locked=locked)
+        _print_commands(plans, console, force=force)
         return
     for name in names:
         _fetch(loaded, name, console, offline=offline, locked=locked)
@@ -85,12 +86,11 @@ def command(
     _build(loaded, plans, console, project.profile, locked=locked, force=force, jobs=jobs)
 
 
-def _print_commands(project: Project, names: list[str], console: Console, *, force: bool) -> None:
+def _print_commands(plans: dict[str, BuildPlan], console: Console, *, force: bool) -> None:
     from tritonctl.engines.builds.dry_run import plan_runs
-    from tritonctl.engines.builds.stages import plan_stages
 
-    for name in names:
-        for run in plan_runs(plan_stages(project, name), force=force):
+    for name, plan in plans.items():
+        for run in plan_runs(plan.requested, force=force):
             commands = [shlex.join(command) for command in run.commands]
             record = {
                 "model": name,

@@ -87,13 +87,18 @@ def compose(
     output_options: options.OutputOptions,
 ) -> None:
     """Render the repository, then compose.yaml with all its files; starts nothing."""
-    from tritonctl.runtimes.docker.compose import render_compose
+    from tritonctl.runtimes.docker.compose import render_compose, unpinned_images
     from tritonctl.runtimes.docker.deployment_files import write_files
 
     console = output_options.console()
     loaded, plan = _project_and_plan(project.load(), models, release, console)
     folder = (output or loaded.root / "deploy").resolve()
     rendering = render_compose(loaded, plan, folder)
+    for image in unpinned_images(rendering):
+        console.note(
+            f"{image} is not pinned: `docker buildx imagetools inspect {image}` prints its digest; "
+            f"set docker.image or docker.base_image to {image}@sha256:..."
+        )
     published = write_files(rendering.files, folder, force=force)
     record = {
         "folder": str(folder),

@@ -285,10 +285,13 @@ class TextGeneration:
         generation, index = self.generation, answer.index
         choosing = self.servers.router.choose(generation.target.model, work=work, prompt=content)
         async with choosing as placement:
+            tenant = self.request.tenant
+            # Only a guide is shared by tenant: other requests share cached templates.
+            guided = generation.sampling.guided_decoding_guide_type is not None
             stream = placement.stream(
                 generation.prompts[index // generation.choices],
                 sampling_of_choice(generation.sampling, index % generation.choices),
-                queueing=Queueing(self.request.tenant.priority),
+                queueing=Queueing(tenant.priority, tenant=tenant.name if guided else None),
                 traceparent=answer.call.traceparent,
             )
             async with aclosing(stream) as chunks:

@@ -8,6 +8,7 @@ gets the upper end of that range, in proportion to its share.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,23 @@ def parse_split(text: str, source: str) -> TrafficSplit:
     Raises HostError if tritonctl did not write it.
     """
     try:
-        slot, share = json.loads(text)["version_info"].split()
+        slot, share, *_ = json.loads(text)["version_info"].split()
         return TrafficSplit(Slot(slot), float(share))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HostError(
             f"{source} is not a file of routes that tritonctl wrote",
             remedy="roll back, which rewrites it; until then Envoy keeps its current routes",
         ) from error
+
+
+def written_version(text: str) -> str:
+    """Return the version of a routes file that `parse_split` accepts."""
+    return str(json.loads(text)["version_info"])
+
+
+def new_stamp() -> str:
+    """Return a stamp that no routes had before: the time in nanoseconds."""
+    return str(time.time_ns())
 
 
 def routes_text(
@@ -103,15 +114,17 @@ def routes_text(
     split: TrafficSplit,
     *,
     shadowed: bool = False,
+    stamp: str = "",
 ) -> str:
     """Return the routes file: a response of Envoy's route discovery.
 
-    shadowed: mirror the share `settings.shadow` of the requests to the shadower.
+    shadowed: mirror the share `settings.shadow` of the requests to the shadower. stamp: makes the
+    version unique, so that it tells which writing of the file Envoy serves.
     """
     routes = _split_routes(route_configuration(gateway, placement), split, settings)
     if shadowed and settings.shadow and placement.shadow is not None:
         routes = with_mirroring(routes, settings.shadow)
-    version = f"{split.stable} {split.share:g}"
+    version = f"{split.stable} {split.share:g} {stamp}".rstrip()
     return _discovery(version, {"@type": _type(_ROUTE_CONFIGURATION), **routes})
 
 

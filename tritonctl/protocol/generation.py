@@ -95,6 +95,8 @@ class Queueing:
     # Maximum seconds in the queue, without time in the engine; the server's limit may be shorter.
     # Triton checks about every half second.
     timeout: float | None = None
+    # Whose share of the engine's time a guide takes before its answer; None: of all without one.
+    tenant: str | None = None
 
 
 # struct formats by data type; the protocol is little-endian. BYTES: format of each length.
@@ -113,6 +115,7 @@ _DATATYPES = {name: datatype for datatype, names in _FIELDS.items() for name in 
 }
 DEFAULT_QUEUEING = Queueing()
 _RESUME_DIGEST = "resume_text_sha256"
+_TENANT = "tritonctl_tenant"
 _MAX_QUEUE_SECONDS = 24 * 3600
 _MAX_CACHED_TEMPLATES = 16  # a guide may be long
 _name_of = attrgetter("name")
@@ -280,6 +283,8 @@ _cached_template = lru_cache(maxsize=_MAX_CACHED_TEMPLATES)(_new_template)
 def _add_queueing(request: Any, queueing: Queueing) -> None:
     """Set Triton's request parameters; an ensemble passes them on to its steps."""
     priority, timeout = queueing.priority, queueing.timeout
+    if queueing.tenant:
+        request.parameters[_TENANT].string_param = queueing.tenant
     if priority is not None:
         if not 1 <= priority < 2**32:
             raise RequestRejectedError(

@@ -64,7 +64,8 @@ def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
 def _check_kv_cache_fields(raw_fields: Mapping[str, Any], version: str) -> None:
     field_names = trtllm_arguments.kv_cache_fields(version)
     for name in raw_fields:
-        if name not in field_names:
+        is_known = name in field_names
+        if not is_known and not trtllm_arguments.may_have_other_kv_cache_fields(version):
             raise ConfigurationError(
                 f"serving.runtime.kv_cache_config.{name} is not a field of KvCacheConfig"
                 f"{f' in TensorRT-LLM {version}' if version else ''}",

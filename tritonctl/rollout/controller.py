@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tritonctl.errors import ConfigurationError, HostError, ServerError, TritonctlError
 from tritonctl.rollout import evidence
+from tritonctl.rollout.environment import (
+    GatewayRequests,
+    Observation,
+    RolloutEnvironment,
+    Scraper,
+)
 from tritonctl.rollout.journal import (
     Journal,
     JournalEntry,
@@ -27,77 +33,14 @@ from tritonctl.rollout.journal import (
     settings_of,
 )
 from tritonctl.rollout.judge import TIMES, Decision, DecisionStatus, Judge
-from tritonctl.rollout.metrics import Scrape
 from tritonctl.rollout.operator_commands import OperatorCommand, pending_commands, remove_command
 
 # Timeouts until the gateway has read new routes: for a rollback, for a step.
 _CONFIRM_SECONDS, _STEP_SECONDS = 5.0, 2.0
+_REPEAT_SECONDS = 10.0  # between two rollbacks that the gateway has not confirmed
 # Journal every changed decision; repeat an unchanged one after a hundredth of the step's duration.
 # A week needs at most a thousand lines.
 _DECISIONS_PER_STEP = 100
-
-
-@dataclass(frozen=True)
-class GatewayRequests:
-    """Requests at the gateway since it started."""
-
-    requests: int
-    with_user: int  # with the user header
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The result of one scrape."""
-
-    scrape: Scrape
-    gateway: GatewayRequests | None  # None: unknown
-    problem: str = ""  # why nothing could be scraped
-
-
-class Scraper(Protocol):
-    """Reads the metrics of both versions and of the gateway."""
-
-    def observe(self, at: float) -> Observation:
-        """Scrape at monotonic time `at`; takes at most two seconds and never raises."""
-
-    def saved_state(self) -> Mapping[str, Any]:
-        """Return the state for a later scraper, as JSON values."""
-
-
-class RolloutService(Protocol):
-    """The gateway's routes (`Traffic`) and the servers of both slots.
-
-    Each call may be repeated.
-    """
-
-    def share(self) -> float:
-        """Return the candidate's share of the users in per cent."""
-
-    def move(self, share: float) -> None:
-        """Raise the candidate's share to this percentage."""
-
-    def roll_back(self) -> None:
-        """Move all users to stable with one rename."""
-
-    def make_stable(self, slot: str) -> None:
-        """Make this slot stable: it gets all users."""
-
-    def read_by_gateway(self, seconds: float) -> bool:
-        """Whether the gateway reads the last change of routes within this time."""
-
-    def stop(self, slot: str, *, at_once: bool) -> str:
-        """Unload a slot and return its name. at_once: break open streams; clients retry."""
-
-
-@dataclass(frozen=True)
-class RolloutEnvironment:
-    """The dependencies of a controller."""
-
-    scraper: Callable[[Mapping[str, Any]], Scraper]  # takes the `saved_state` of an earlier one
-    service: RolloutService
-    clock: Callable[[], float]  # monotonic seconds
-    wall: Callable[[], float]  # seconds since 1970
-    sleep: Callable[[float], object]
 
 
 class Controller:
@@ -130,6 +73,7 @@ class Controller:
         self._last_journaled_at = 0.0  # time of the last decision in the journal
         self._last_journaled: tuple[DecisionStatus, str] | None = None  # its status and reason
         self._step_start_requests: GatewayRequests | None = None
+        self._next_repeat = environment.clock() + _REPEAT_SECONDS
         self._judge = self._new_judge(environment.clock())
         self._scraper: Scraper  # set by recovery
 
@@ -194,6 +138,7 @@ class Controller:
         elif (
             self.state.phase is RolloutPhase.STEPPING
             and decision.status is DecisionStatus.PROMOTE_STEP
+            and self._is_move_confirmed()
         ):
             self._next_step(observation, decision.reason)
 
@@ -296,6 +241,13 @@ class Controller:
         self._environment.service.move(share)
         self._journal_move(started_at, self._environment.service.read_by_gateway(_STEP_SECONDS))
 
+    def _is_move_confirmed(self) -> bool:
+        """Whether the gateway serves the last move of users; until then nothing is unloaded."""
+        started_at = self._environment.clock()
+        if not self.state.confirmed and self._environment.service.read_by_gateway(0.0):
+            self._journal_move(started_at, True)
+        return self.state.confirmed
+
     def _journal_move(self, started_at: float, confirmed: bool) -> None:
         seconds = round(self._environment.clock() - started_at, 3)
         self._add(JournalEvent.MOVED, {"confirmed": confirmed, "seconds": seconds})
@@ -339,7 +291,7 @@ class Controller:
         else:
             confirmed = self._return_users()
         self._journal_move(started_at, confirmed)
-        if self.state.outcome.get("at_once"):
+        if self.state.outcome.get("at_once") and confirmed:
             self._close()
 
     def _return_users(self) -> bool:
@@ -356,11 +308,17 @@ class Controller:
         return confirmed
 
     def _unload_after_keep_warm(self) -> None:
-        """Unload the warm version once its time is over."""
+        """Unload the warm version once its time is over and the gateway serves the outcome."""
         since = self.state.since or 0.0
         at_once = self.state.outcome.get("at_once")
-        if at_once or not 0 <= self._environment.wall() - since < self._settings.keep_warm_seconds:
+        is_due = not 0 <= self._environment.wall() - since < self._settings.keep_warm_seconds
+        if not (at_once or is_due):
+            return
+        if self._is_move_confirmed():
             self._close()
+        elif not self.state.promoted and self._environment.clock() >= self._next_repeat:
+            self._next_repeat = self._environment.clock() + _REPEAT_SECONDS
+            self._environment.service.roll_back()
 
     def _close(self) -> None:
         if self.state.closed:

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tritonctl.errors import ServerError
+from tritonctl.errors import HostError, ServerError
 from tritonctl.gateway.mirror import require_short_path, shadow_socket
 from tritonctl.gateway.placement import gateway_of
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.metrics import scrape
 from tritonctl.releases.store import StoredRelease
-from tritonctl.rollout.controller import RolloutEnvironment
+from tritonctl.rollout.environment import RolloutEnvironment
 from tritonctl.rollout.metrics import Counters
 from tritonctl.rollout.scraping import MetricsScraper, ScrapeTarget, envoy_cluster_names
+from tritonctl.rollout.served_routes import ROUTES_QUERY, serves_routes
 from tritonctl.rollout.shadow.process import ShadowProcess, shadow_config
 from tritonctl.rollout.traffic import Traffic
 from tritonctl.runtimes import slot_servers
@@ -30,7 +31,6 @@ from tritonctl.top.layout import layout_of
 
 _ANSWER_SECONDS = 1.0
 _POLL_SECONDS = 0.05
-_ROUTE_UPDATES = "envoy_http_rds_update_success"
 
 
 class HostService:
@@ -38,7 +38,6 @@ class HostService:
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self._updates_before_change: float | None = None  # at the gateway
 
     def share(self) -> float:
         """Read the candidate's share from the routes file."""
@@ -46,7 +45,6 @@ class HostService:
 
     def move(self, share: float) -> None:
         """Raise the candidate's share of the users."""
-        self._updates_before_change = self._route_updates()
         self._traffic().move(share)
 
     def mirror(self) -> None:
@@ -55,28 +53,20 @@ class HostService:
 
     def roll_back(self) -> None:
         """Move all users to stable."""
-        self._updates_before_change = self._route_updates()
         self._traffic().roll_back()
 
     def make_stable(self, slot: str) -> None:
         """Give all users to the servers of this slot."""
-        self._updates_before_change = self._route_updates()
         slot_servers.make_stable(self._project, Slot(slot))
 
     def read_by_gateway(self, seconds: float) -> bool:
-        """Whether the gateway rereads its routes after the last change, within this time."""
+        """Whether the gateway serves the routes that were written last, within this time."""
         deadline = time.monotonic() + seconds
-        while True:
-            updates = self._route_updates()
-            if (
-                updates is not None
-                and self._updates_before_change is not None
-                and updates != self._updates_before_change
-            ):
-                return True
-            if time.monotonic() > deadline:
+        while not self._serves_written_routes():
+            if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_SECONDS)
+        return True
 
     def stop(self, slot: str, *, at_once: bool) -> str:
         """Unload the slot; the opposite one if `releases rollback` made this one stable."""
@@ -94,13 +84,14 @@ class HostService:
             project.rollout,
         )
 
-    def _route_updates(self) -> float | None:
-        """Count the route updates of the gateway; None if it does not answer."""
+    def _serves_written_routes(self) -> bool:
+        """Whether the gateway serves the routes file as it is now; False if it does not answer."""
         try:
-            url = f"{slot_servers.envoy_metrics_url(self._project)}?filter=rds"
-            return scrape(url, _ANSWER_SECONDS).total(_ROUTE_UPDATES)
-        except ServerError:
-            return None
+            version = self._traffic().written_version()
+            url = f"{slot_servers.envoy_metrics_url(self._project)}?{ROUTES_QUERY}"
+            return serves_routes(scrape(url, _ANSWER_SECONDS), version)
+        except (HostError, ServerError):
+            return False
 
 
 class HostPlatform:

@@ -89,6 +89,7 @@ class RolloutState:
     promoted: bool = False
     outcome: Mapping[str, Any] = field(default_factory=dict)  # of `rolled_back` or `promoted`
     moved: bool = False  # whether the users' move of the step or outcome is done
+    confirmed: bool = False  # whether the gateway served that move
     closed: bool = False  # whether the rollout is complete
 
     @property
@@ -241,7 +242,7 @@ def _changes(state: RolloutState, entry: JournalEntry) -> dict[str, Any]:
                 "since": entry.at,
                 "reason": "",
             }
-            changes["moved"] = False
+            changes |= {"moved": False, "confirmed": False}
         case JournalEvent.DECISION:
             changes = {"last_decision": entry.details}
         case JournalEvent.PAUSED:
@@ -257,10 +258,15 @@ def _changes(state: RolloutState, entry: JournalEntry) -> dict[str, Any]:
                 "since": entry.at,
                 "reason": reason,
             }
-            changes |= {"outcome": entry.details, "moved": False, "closed": False}
+            changes |= {
+                "outcome": entry.details,
+                "moved": False,
+                "confirmed": False,
+                "closed": False,
+            }
             changes["promoted"] = state.promoted or entry.event is JournalEvent.PROMOTED
         case JournalEvent.MOVED:
-            changes = {"moved": True}
+            changes = {"moved": True, "confirmed": bool(entry.details.get("confirmed"))}
         case JournalEvent.CLOSED:
             changes = {"closed": True}
     return changes

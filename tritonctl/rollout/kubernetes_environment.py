@@ -24,11 +24,12 @@ from tritonctl.project.rollout import ALL
 from tritonctl.project.schema import Project
 from tritonctl.releases.slots import Slot
 from tritonctl.releases.store import StoredRelease, already_served_error, stored_releases
-from tritonctl.rollout.controller import RolloutEnvironment
+from tritonctl.rollout.environment import RolloutEnvironment
 from tritonctl.rollout.metrics import Counters
 from tritonctl.rollout.pods import UNREACHABLE_REASONS, ClusterConnectivity, PodGroup, PodMetrics
 from tritonctl.rollout.pods_scraper import ADVICE_SECONDS, PodsScraper, unreachable_message
 from tritonctl.rollout.scraping import MetricsScraper, ScrapeTarget, envoy_cluster_names
+from tritonctl.rollout.served_routes import ROUTES_QUERY, serves_routes
 from tritonctl.runtimes.kubernetes import keda
 from tritonctl.runtimes.kubernetes.api_errors import ClusterError
 from tritonctl.runtimes.kubernetes.candidate import CandidateObjects, ChartRelease
@@ -61,7 +62,6 @@ RIGHTS = (
 _REQUEST_SECONDS = 3.0  # timeout of a controller's request
 _RETRY_SECONDS = 2.0
 _CONFIRM_SECONDS = 20.0  # for the kubelet and Envoy to read a change
-_ROUTE_UPDATES = "envoy_http_rds_update_success"
 _STATS = "/stats/prometheus"
 _TRIES = 5
 _LOG = logging.getLogger(__name__)
@@ -290,7 +290,6 @@ class ClusterService:
     ) -> None:
         self._installed, self._routes = installed, routes
         self._gateway, self._reach = gateway, reach
-        self._updates_before_change: Mapping[str, float] = {}  # by pod
 
     def share(self) -> float:
         """Read the candidate's share from the ConfigMap."""
@@ -325,16 +324,17 @@ class ClusterService:
         self._write(TrafficSplit(chosen, 0))
 
     def read_by_gateway(self, seconds: float) -> bool:
-        """Whether every gateway pod rereads its routes after the last change, within this time."""
-        deadline = time.monotonic() + max(seconds, _CONFIRM_SECONDS)
-        while time.monotonic() < deadline:
-            updates = self._route_updates()
-            if updates and all(
-                count != self._updates_before_change.get(uid) for uid, count in updates.items()
-            ):
-                return True
+        """Whether every gateway pod serves the routes that were written last, within this time.
+
+        0 seconds: now; any other time: at least as long as kubelet and Envoy take.
+        """
+        version = self._retry_while_unreachable(self._routes.version)
+        deadline = time.monotonic() + (max(seconds, _CONFIRM_SECONDS) if seconds else 0.0)
+        while not self._serves(version):
+            if time.monotonic() >= deadline:
+                return False
             time.sleep(0.2)
-        return False
+        return True
 
     def stop(self, slot: str, *, at_once: bool) -> str:
         """Unload a slot and release the claim."""
@@ -345,16 +345,15 @@ class ClusterService:
         return slot
 
     def _write(self, division: TrafficSplit) -> None:
-        self._updates_before_change = self._route_updates()
         self._retry_while_unreachable(lambda: self._routes.write(division))
 
-    def _route_updates(self) -> Mapping[str, float]:
-        """Count the route updates of each gateway pod; {} if they do not answer."""
+    def _serves(self, version: str) -> bool:
+        """Whether every gateway pod serves these routes; False if one does not answer."""
         try:
-            metrics_by_pod = self._gateway.metrics(f"{_STATS}?filter=rds", 2.0)
+            metrics_by_pod = self._gateway.metrics(f"{_STATS}?{ROUTES_QUERY}", 2.0)
         except ServerError:
-            return {}
-        return {uid: metrics.total(_ROUTE_UPDATES) for uid, metrics in metrics_by_pod.items()}
+            return False
+        return all(serves_routes(metrics, version) for metrics in metrics_by_pod.values())
 
     def _retry_while_unreachable(self, act: Callable[[], Answer]) -> Answer:
         """Retry until the cluster answers. Raises ClusterError if it refuses."""

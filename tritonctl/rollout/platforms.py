@@ -11,7 +11,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.releases.slots import Slot
 from tritonctl.releases.store import StoredRelease
-from tritonctl.rollout.controller import RolloutEnvironment
+from tritonctl.rollout.environment import RolloutEnvironment
 from tritonctl.rollout.host_environment import HostPlatform
 from tritonctl.rollout.journal import settings_of
 from tritonctl.rollout.kubernetes_environment import KUBERNETES, KubernetesPlatform

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tritonctl.rollout.controller import Observation
+from tritonctl.rollout.environment import Observation
 from tritonctl.rollout.metrics import Counters
 from tritonctl.rollout.pods import ClusterConnectivity, PodGroup
 from tritonctl.rollout.scraping import MetricsScraper

@@ -19,8 +19,8 @@ from tritonctl.gateway.clusters import (
 from tritonctl.gateway.shares import ANONYMOUS, USERS
 from tritonctl.protocol.metrics import RESIDENT, Metrics, merge_scrapes, scrape
 from tritonctl.releases.slots import Slot
-from tritonctl.rollout.controller import GatewayRequests, Observation
 from tritonctl.rollout.counting import SUCCESS, CounterTracker, histogram_of_series
+from tritonctl.rollout.environment import GatewayRequests, Observation
 from tritonctl.rollout.judge import RESPONSE
 from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
 from tritonctl.supervision.process_usage import ServerUsage

@@ -17,9 +17,12 @@ from tritonctl.gateway.shares import (
     ROLLBACK_ROUTES,
     ROUTES,
     TrafficSplit,
+    new_stamp,
+    parse_split,
     read_split,
     require_user_header,
     routes_text,
+    written_version,
 )
 from tritonctl.host.files import as_host_error, write_atomically
 from tritonctl.project.rollout import ALL, Rollout
@@ -54,6 +57,13 @@ class Traffic:
         """
         split = read_split(self.file)
         return split.share if split is not None and split.stable is self._stable else 0.0
+
+    def written_version(self) -> str:
+        """Return the version of the routes file. Raises HostError for another file or none."""
+        with as_host_error(self.file):
+            text = self.file.read_text(encoding="utf-8")
+        parse_split(text, str(self.file))
+        return written_version(text)
 
     def write_initial_routes(self) -> None:
         """Write routes that name the stable slot, before Envoy starts and before the first step."""
@@ -111,7 +121,12 @@ class Traffic:
     def _text(self, share: float, *, shadowed: bool = False) -> str:
         division = TrafficSplit(self._stable, share)
         return routes_text(
-            self._gateway, self._placement, self._settings, division, shadowed=shadowed
+            self._gateway,
+            self._placement,
+            self._settings,
+            division,
+            shadowed=shadowed,
+            stamp=new_stamp(),
         )
 
     def _sync(self) -> None:

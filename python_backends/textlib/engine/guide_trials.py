@@ -6,7 +6,7 @@
 
 A guide is a program that comes with a request. Some take minutes and gigabytes to compile, and one
 that fails inside an engine may fail every stream. Here it can only end its own process. The results
-are cached. The process starts with the first guide.
+are cached. Tenants share the time of the process (guide_queue), which starts with the first guide.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from textlib.engine.guide_queue import GuideQueue
 from textlib.engine.guide_worker import CPU_SECONDS, MEMORY_BYTES
 from textlib.errors import EngineFailedError, QueueFullError, RequestError, TextPathError
 from textlib.frames import FrameReader, write_frame
 from textlib.triton.request_tensors import GuideSpec
 
 MAX_RESULTS = 1024
-MAX_WAITING = 64  # each may take CPU_SECONDS and a new process
 # The kernel limits the CPU time of a trial; this limit is for a process without CPU time.
 SILENCE_SECONDS = 10.0
 LOADING_SECONDS = 120.0
@@ -56,7 +56,8 @@ class GuideTrials:
     ) -> None:
         self._program, self._setup, self._clock = program, setup, clock
         self._results: OrderedDict[bytes, TextPathError | None] = OrderedDict()
-        self._waiting: deque[GuideSpec] = deque()  # the first one is being tested
+        self._waiting = GuideQueue()
+        self._tested: _RunningTest | None = None
         self._process: _CompilerProcess | None = None
         self._compiled_bytes = 0
 
@@ -76,21 +77,21 @@ class GuideTrials:
         """The process id, if the process runs."""
         return self._process.pid if self._process else None
 
-    def is_accepted(self, guide: GuideSpec) -> bool:
+    def is_accepted(self, guide: GuideSpec, tenant: str = "") -> bool:
         """Whether the guide compiles; also False until the result is available.
 
         Raises RequestError if it does not compile, EngineFailedError if guides cannot be tested,
-        QueueFullError if too many others wait for their test.
+        QueueFullError if too many others wait for their test, most of them this tenant's.
         """
         self._advance()
         digest = _digest(guide)
         if digest not in self._results:
-            if guide not in self._waiting:
-                if len(self._waiting) >= MAX_WAITING:
-                    raise QueueFullError(
-                        f"{MAX_WAITING} guides wait to be tested. Send the request again later."
-                    )
-                self._waiting.append(guide)
+            if self._tested is None or self._tested.guide != guide:
+                displaced = self._waiting.add(guide, tenant)
+                if displaced is not None and displaced not in self._waiting:
+                    reason = "guides of other tenants wait to be tested"
+                    full = QueueFullError(f"{reason}. Send the request again later.")
+                    self._record(displaced, full)
                 self._advance()
             return False
         self._results.move_to_end(digest)
@@ -103,9 +104,7 @@ class GuideTrials:
 
     def withdraw(self, guide: GuideSpec) -> None:
         """Do not test a guide that no request needs any more; a test that runs is finished."""
-        is_tested = self._process is not None and self._process.busy
-        if guide in self._waiting and not (is_tested and self._waiting[0] == guide):
-            self._waiting.remove(guide)
+        self._waiting.remove(guide)
 
     def reject(self, guide: GuideSpec, problem: RequestError) -> None:
         """Refuse a guide that passed its test and was too slow in the engine."""
@@ -117,12 +116,13 @@ class GuideTrials:
 
     def close(self) -> None:
         """Kill the process."""
+        self._tested = None  # whoever waits for it adds it again
         if self._process is not None:
             self._process.kill()
             self._process = None
 
     def _advance(self, seconds: float = 0.0) -> None:
-        if not self._waiting:
+        if not self._waiting and self._tested is None:
             return
         if self._process is None:
             self._process = _CompilerProcess(
@@ -137,7 +137,10 @@ class GuideTrials:
         if process.hung_up or late:
             self._replace_process(process)
         elif self._waiting and process.ready and not process.busy:
-            process.send(self._waiting[0], self._clock() + SILENCE_SECONDS)
+            guide, tenant = self._waiting.take()
+            now = self._clock()
+            self._tested = _RunningTest(guide, tenant, now)
+            process.send(guide, now + SILENCE_SECONDS)
 
     def _handle(self, process: "_CompilerProcess", message: Mapping[str, Any]) -> None:
         if "refused" in message:  # the process then ends
@@ -148,7 +151,7 @@ class GuideTrials:
         else:
             process.busy = False
             text = message["problem"]
-            self._record(self._waiting.popleft(), RequestError(f"{_GUIDE}{text}") if text else None)
+            self._finish_test(RequestError(f"{_GUIDE}{text}") if text else None)
             self._compiled_bytes += 0 if text else max(0, message["bytes"] - process.bytes)
             process.bytes = message["bytes"]
             if process.bytes > _RESTART_BYTES:
@@ -164,18 +167,32 @@ class GuideTrials:
                 reason = f"takes more than {CPU_SECONDS:g} s to compile"
             else:
                 reason = f"takes too much time or memory: its compiler ended with {status}"
-            problem = RequestError(f"{_GUIDE} {reason}. Send a simpler one.")
-            self._record(self._waiting.popleft(), problem)
+            self._finish_test(RequestError(f"{_GUIDE} {reason}. Send a simpler one."))
 
     def _fail_all(self, reason: str) -> None:
-        while self._waiting:
-            error = EngineFailedError(f"{reason}. The server's log may say more.")
-            self._record(self._waiting.popleft(), error)
+        for guide in self._waiting.clear():
+            self._record(guide, EngineFailedError(f"{reason}. The server's log may say more."))
+
+    def _finish_test(self, problem: TextPathError | None) -> None:
+        test, self._tested = self._tested, None
+        if test is not None:
+            self._waiting.charge(test.tenant, self._clock() - test.started_at)
+            self._waiting.remove(test.guide)
+            self._record(test.guide, problem)
 
     def _record(self, guide: GuideSpec, problem: TextPathError | None) -> None:
         self._results[_digest(guide)] = problem
         if len(self._results) > MAX_RESULTS:
             self._results.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class _RunningTest:
+    """The guide in the process, the tenant whose turn it is, and when it was sent."""
+
+    guide: GuideSpec
+    tenant: str
+    started_at: float
 
 
 class _CompilerProcess:

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from textlib.engine.contract import StreamProgress
-from textlib.errors import EngineFailedError, RequestError, TextPathError
+from textlib.errors import EngineFailedError, QueueFullError, RequestError, TextPathError
 from textlib.tokens.token_chunk import FinishReason
 from textlib.triton.request_tensors import GenerationRequest, GuideSpec
 from textlib.triton.sampling import SamplingParams
 
 _ERRORS: dict[str, type[TextPathError]] = {
-    error.__name__: error for error in (RequestError, EngineFailedError)
+    error.__name__: error for error in (RequestError, EngineFailedError, QueueFullError)
 }
 
 
@@ -43,6 +43,7 @@ def request_message(stream_id: int, request: GenerationRequest) -> bytes:
             "bad_words": [word.decode("utf-8", "replace") for word in request.bad_words],
             "sampling": asdict(request.sampling),
             "guide": asdict(request.guide) if request.guide else None,
+            "tenant": request.tenant,
         }
     )
 
@@ -57,6 +58,7 @@ def read_request(message: Mapping[str, Any]) -> GenerationRequest:
         bad_words=tuple(word.encode() for word in message["bad_words"]),
         num_resumed_ids=message["resumed"],
         guide=GuideSpec(**message["guide"]) if message["guide"] else None,
+        tenant=message["tenant"],
     )
 
 

@@ -38,7 +38,12 @@ from textlib.triton.engine_responses import EngineResponses
 from textlib.triton.metrics_publisher import TritonPublisher
 from textlib.triton.parameters import ModelParameters
 from textlib.triton.prompts import Inputs, PromptResult, RequestEncoder
-from textlib.triton.request_tensors import SequenceLimits, read_generation_request, with_prompt
+from textlib.triton.request_tensors import (
+    SequenceLimits,
+    read_generation_request,
+    with_prompt,
+    with_tenant,
+)
 from textlib.triton.server_memory import ServerMemory
 
 
@@ -138,6 +143,7 @@ class EngineModel:
             tensors = inputs if prompts is None else with_prompt(inputs, prompts)
             generation = read_generation_request(tensors.get, self._service.limits)
             parameters = request_parameters(request)
+            generation = with_tenant(generation, parameters)
             if generation.num_resumed_ids:
                 check_resumed_text(generation, self._table, parameters)
             self._loop.submit(generation, sink, timed=not parameters.get(SHADOW_PARAMETER))

@@ -36,6 +36,9 @@ MAX_END_IDS = 64
 # Kinds of guides that an answer can conform to; `json` is any JSON, the others need a text.
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar")
 MAX_GUIDE_BYTES = 65_536
+# A request parameter of frontends: the tenant whose share a guide's test takes.
+TENANT_PARAMETER = "tritonctl_tenant"
+_MAX_TENANT_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class GenerationRequest:
     num_resumed_ids: int = 0  # ids that the client has from another server
     lora_name: str = ""
     guide: GuideSpec | None = None
+    tenant: str = ""  # shares what guides cost; "": every client without a tenant
 
     @property
     def num_input_tokens(self) -> int:
@@ -129,6 +133,14 @@ def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> Generat
         lora_name=_single_text(read, "lora_name"),
         guide=_guide(read),
     )
+
+
+def with_tenant(request: GenerationRequest, parameters: Mapping[str, Any]) -> GenerationRequest:
+    """Return the request with the tenant that its parameters name."""
+    tenant = parameters.get(TENANT_PARAMETER)
+    if not isinstance(tenant, str) or not tenant:
+        return request
+    return replace(request, tenant=tenant[:_MAX_TENANT_LENGTH])
 
 
 def with_prompt(

@@ -20,7 +20,7 @@ class StrictModel:
 
     def __init__(self, **values: Any) -> None:
         name = type(self).__name__
-        found = problem_of_object(name, TABLE["classes"][name], values)
+        found = problem_of_object(name, TABLE["classes"][name], values, name)
         if found:
             raise ValueError(found)
         for field in TABLE["classes"][name]:
@@ -41,17 +41,32 @@ class KvCacheConfig(StrictModel):
     tokens_per_block: int
 
 
+class LoraConfig(StrictModel):
+    """Adapters that the PyTorch runtime prepares for; its own module moved, this name stayed."""
+
+    DEFAULTS = {"lora_dir": [], "max_lora_rank": 64, "lora_target_modules": []}
+    lora_dir: list[str]
+    max_lora_rank: int
+    lora_target_modules: list[str]
+
+
 class DecodingConfig:
     """What every kind of speculative decoding is made into."""
 
     def __init__(self, kind: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         shared = TABLE["speculation"]
-        later = [*shared["common_since"].items(), *kind.get("fields_since", {}).items()]
-        known = {*shared["common"], *kind.get("fields", ())}
-        known |= {name for at, names in later if since(at) for name in names}
-        for name in values:
-            if name not in known:
-                raise ValueError(f"{kind['name']}.{name}: Extra inputs are not permitted")
+        later = kind.get("fields_since", {}).items()
+        names = [
+            *kind.get("fields", ()),
+            *(name for at, more in later if since(at) for name in more),
+        ]
+        fields = {**shared["common"], **{name: shared["fields"][name] for name in names}}
+        found = problem_of_object(kind["name"], fields, values, kind["name"])
+        if found:
+            raise ValueError(found)
+        for name, other in shared["same"].items():
+            if name in values and other in values:
+                raise ValueError(f"{kind['name']}.{other}: Extra inputs are not permitted")
         for name in kind.get("needs", ()):
             same = [name, *(one for one, other in shared["same"].items() if other == name)]
             if not any(values.get(one) for one in same):

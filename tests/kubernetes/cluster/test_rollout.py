@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.kubernetes.cluster.test_faults import SERVER, SIGNAL
 from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.project.file import load_project
 from tritonctl.rollout import operator_commands as asks
-from tritonctl.rollout.journal import RolloutPhase
+from tritonctl.rollout.journal import RolloutPhase, RolloutState
 from tritonctl.rollout.operator_commands import OperatorCommand
 from tritonctl.rollout.status import RolloutStatus, rollout_status
 
@@ -112,7 +112,7 @@ def start(project: Path, served: Installation) -> tuple[str, str]:
     given = [word for each in settings for word in ("--set", each)]
     where = ["--on", "kubernetes", "--namespace", served.namespace, "--release-name", NAME]
     succeeded(project, "rollout", "start", candidate, *where, *given)
-    wait_until(lambda: standing(project).state.step == 0 and standing(project).state.moved, 60)
+    until(project, lambda state: state.step == 0 and state.moved)
     assert standing(project).state.details["memory"]  # pods of both tell theirs: it is judged
     return stable, candidate
 
@@ -120,6 +120,18 @@ def start(project: Path, served: Installation) -> tuple[str, str]:
 def standing(project: Path) -> RolloutStatus:
     """Of the last one."""
     return rollout_status(load_project(project))
+
+
+def until(project: Path, holds: Callable[[RolloutState], bool]) -> RolloutState:
+    """Wait for it of one state: two reads would mix a step with the rollback after it."""
+    read: list[RolloutState] = []
+
+    def condition() -> bool:
+        read.append(standing(project).state)
+        return holds(read[-1])
+
+    wait_until(condition, 60)
+    return read[-1]
 
 
 def generations(served: Installation) -> dict[str, Any]:
@@ -145,9 +157,8 @@ def test_users_come_back_whatever_dies(slots: Installation, project: Path, tell:
         [pod] = slots.pods("triton-b")
         began = time.monotonic()
         slots.python(pod["metadata"]["name"], SIGNAL.format(name=SERVER, signal="SIGKILL"))
-        wait_until(lambda: standing(project).state.moved and standing(project).state.is_over, 60)
+        state = until(project, lambda state: state.moved and state.is_over)
         back = time.monotonic()
-        state = standing(project).state
         time.sleep(3)
     tell(f"candidate killed: users back after {back - began:.1f} s ({state.reason})")
     assert state.phase is RolloutPhase.ROLLED_BACK

@@ -159,6 +159,19 @@ def test_priority(tmp_path: Path, priority: int | None) -> None:
     assert ensemble.asked[0].more["queueing"].priority == priority
 
 
+@pytest.mark.parametrize("guided", [True, False])
+def test_guides_name_their_tenant(tmp_path: Path, guided: bool) -> None:
+    """The engine shares the time that guides cost by tenant; other requests do not name theirs."""
+    ensemble = FakeEnsemble()
+    schema = {"name": "n", "schema": {"type": "object"}}
+    guide = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    with serving(tmp_path, ensemble) as http:
+        messages = [{"role": "user", "content": "one"}]
+        body = {"model": MODEL, "messages": messages, **(guide if guided else {})}
+        http.post(CHAT, json=body)
+    assert ensemble.asked[0].more["queueing"].tenant == ("alice" if guided else None)
+
+
 def test_what_a_project_says(tmp_path: Path) -> None:
     """The gateway's table; paths as the process sees them, in a container, too; no secret."""
     (tmp_path / "alice.key").write_text(SECRET)

@@ -193,10 +193,10 @@ def test_priority_and_queue_timeout_are_triton_s_parameters(
     """Sent only where they are asked for; the timeout in microseconds, rounded up."""
     actor.answer = _seven
     generate(actor.url)
-    generate(actor.url, queueing=Queueing(priority=2, timeout=0.0000011))
+    generate(actor.url, queueing=Queueing(priority=2, timeout=0.0000011, tenant="alice"))
     plain, special = (request.parameters for request in actor.requests)
-    assert "priority" not in plain
-    assert "timeout" not in plain
+    assert not {"priority", "timeout", "tritonctl_tenant"} & set(plain)
+    assert special["tritonctl_tenant"].string_param == "alice"
     assert (special["priority"].uint64_param, special["timeout"].int64_param) == (2, 2)
 
 

@@ -91,6 +91,10 @@ def test_parameters(trtllm: Sandbox) -> None:
         ("1.3.0rc22", "use_kv_cache_manager_v2", None),
         ("1.2.1", "onboard_blocks", None),
         ("mine", "onboard_blocks", None),
+        ("1.3.0rc29", "block_reuse_policy", "in TensorRT-LLM 1.3.0rc29"),
+        ("1.4.0rc4", "disk_write_through", None),
+        ("1.4.0rc4", "a_field_of_tomorrow", None),
+        ("1.0.3.2510", "a_field_of_tomorrow", None),
     ],
 )
 def test_fields_of_the_kv_cache(

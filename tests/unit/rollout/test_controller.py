@@ -195,10 +195,41 @@ def test_aborted(tmp_path: Path, ask: OperatorCommand, acts: list[str]) -> None:
 
 
 def test_a_gateway_that_misses_it(tmp_path: Path) -> None:
-    """The rename is done again; then the candidate ends, whatever the gateway has read."""
-    made = Rollouts(tmp_path, Service(bad=True, deaf=99))
+    """The rename is done again and again; the candidate ends when the gateway serves it."""
+    made = Rollouts(tmp_path, Service(bad=True, deaf=33))
+    made.run(30)
+    assert set(made.service.acts[1:]) == {"roll back"}
+    assert 4 <= len(made.service.acts) <= 6
     made.run()
-    assert made.service.acts == ["move 5", "roll back", "roll back", "stop b at once"]
+    assert made.service.acts[-1] == "stop b at once"
+    assert made.confirmations() == [False, False, True]
+
+
+def test_a_step_waits_for_the_gateway(tmp_path: Path) -> None:
+    """The next one begins when the gateway serves the one before, and is journaled as confirmed."""
+    made = Rollouts(tmp_path, Service(deaf=1))
+    made.run(3)
+    assert made.confirmations() == [False]
+    made.service.deaf = 10**6
+    made.run(400)
+    assert made.service.acts == ["move 5"]
+    made.service.deaf = 0
+    made.run(400)
+    assert made.service.acts[:2] == ["move 5", "move 50"]
+    assert made.confirmations()[:3] == [False, True, True]
+
+
+def test_old_servers_stay_until_the_gateway_serves_the_new_ones(tmp_path: Path) -> None:
+    """A promotion that the gateway has not read empties no slot, however long it is warm."""
+    made = Rollouts(tmp_path, Service())
+    made.run(3)
+    submit_command(made.folder, OperatorCommand.PROMOTE)
+    made.service.deaf = 10**6
+    made.run(10_000)
+    assert made.service.acts[-1] == "stable b"
+    made.service.deaf = 0
+    made.run()
+    assert made.service.acts[-1] == "stop a"
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

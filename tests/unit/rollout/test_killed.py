@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.rollout_world import Killed, Rollouts, Service, world_of
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.rollout.controller import RolloutEnvironment
+from tritonctl.rollout.environment import RolloutEnvironment
 from tritonctl.rollout.journal import Journal, JournalEntry, JournalEvent, RolloutPhase
 from tritonctl.rollout.operator_commands import OperatorCommand, submit_command
 from tritonctl.rollout.scraping import MetricsScraper, ScrapeTarget

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.errors import ConfigurationError, HostError, ServerError
 from tritonctl.gateway.placement import EnvoyUpstream, GatewayPlacement, SlotGroups
 from tritonctl.gateway.shares import ROLLBACK_ROUTES, ROUTES, TrafficSplit, read_split
 from tritonctl.project.rollout import Rollout
 from tritonctl.project.server import Gateway
+from tritonctl.protocol.metrics import Metrics
 from tritonctl.releases.slots import Slot
+from tritonctl.rollout import host_environment
+from tritonctl.rollout.host_environment import HostService
 from tritonctl.rollout.traffic import Traffic
+from tritonctl.runtimes import slot_servers
 
 ROLLOUT = Rollout(user_header="x-user-id")
 PLACEMENT = GatewayPlacement(
@@ -298,3 +302,37 @@ def test_nothing_is_copied_where_nobody_takes_it(
     made.start_mirroring()
     made.move(5)
     assert copied(tmp_path) == {}
+
+
+def test_a_move_is_confirmed_by_what_the_gateway_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never by absence: silent before the change, restarted with the old file, or late."""
+    moved = traffic(tmp_path)
+    moved.write_initial_routes()
+    service = HostService.__new__(HostService)  # its routes and its gateway are this test's
+    service._project = None  # type: ignore[assignment]
+    served: list[str | None] = [None]
+
+    def scrape(url: str, _: float) -> Metrics:
+        assert "text_readouts" in url
+        if served[0] is None:
+            raise ServerError("no answer", remedy="wait")
+        return Metrics.parse(f'envoy_http_rds_version_text{{text_value="{served[0]}"}} 0\n')
+
+    monkeypatch.setattr(host_environment, "scrape", scrape)
+    monkeypatch.setattr(slot_servers, "envoy_metrics_url", lambda _: "http://e/s")
+    monkeypatch.setattr(service, "_traffic", lambda: moved)
+    service.move(5)
+    assert not service.read_by_gateway(0.0)
+    served[0] = "a 0"
+    assert not service.read_by_gateway(0.0)
+    served[0] = moved.written_version()
+    assert service.read_by_gateway(0.0)
+    service.roll_back()
+    assert not service.read_by_gateway(0.0)
+    service.roll_back()
+    served[0] = moved.written_version()
+    assert service.read_by_gateway(0.0)
+    moved.file.write_text("{}")  # by another hand: nothing that could be confirmed
+    assert not service.read_by_gateway(0.0)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tritonctl.engines.builds.contract import (
     BuildRequest,
@@ -13,6 +15,7 @@ from tritonctl.engines.builds.contract import (
 )
 from tritonctl.engines.sources.checkpoint import checkpoint_path
 from tritonctl.errors import ConfigurationError, UsageError, choices
+from tritonctl.project.compatibility import trtllm_arguments
 from tritonctl.project.compatibility.rules import (
     check_formats,
     refuse_tensorrt_without_package,
@@ -90,9 +93,18 @@ def with_target(
         target = resolve_target(compatibility, **requested)
         cache = request.kv_cache_dtype
         warnings = check_formats(target, request.precision, compatibility, kv_cache_dtype=cache)
+        warnings += _unchecked_arguments(target.tensorrt_llm or "", engine.options)
     if engine.target.image:
         target = target.model_copy(update={"image": engine.target.image})
     return request.model_copy(update={"target": target}), tuple(warnings)
+
+
+def _unchecked_arguments(version: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the warning that a release's arguments of tensorrt_llm.LLM were not read."""
+    if trtllm_arguments.is_read(version) or not options.get("package"):
+        return []
+    subject = f"the arguments of TensorRT-LLM {version} were not read"
+    return [f"engine.options.package is passed through: {subject}"]
 
 
 def _evaluation_request(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from tritonctl.host import bundled
 
@@ -20,21 +20,35 @@ def names() -> tuple[str, ...]:
     return tuple(_table()["llm"])
 
 
+def is_read(version: str) -> bool:
+    """Whether this release's arguments were read; those of other releases are not checked."""
+    return version in _releases()
+
+
 def kv_cache_fields(version: str = "") -> tuple[str, ...]:
-    """Return the fields of KvCacheConfig, of one version or of all."""
+    """Return the fields of KvCacheConfig, of one version or, if it was not read, of all."""
     fields = _table()["classes"]["KvCacheConfig"]
-    return tuple(name for name, entry in fields.items() if not version or _has(entry, version))
+    return tuple(name for name, entry in fields.items() if _has(entry, version))
+
+
+def may_have_other_kv_cache_fields(version: str) -> bool:
+    """Whether a version may have fields of KvCacheConfig that the table lacks."""
+    release = _releases().get(version)
+    return bool(version) and (release is None or "KvCacheConfig" in release.get("partly", ()))
 
 
 def _has(entry: Mapping[str, Any], version: str) -> bool:
-    try:
-        current = Version(version)
-    except InvalidVersion:  # a custom build: nothing is known about it
+    if not is_read(version) or version in entry.get("unread", ()):
         return True
-    first, removed = entry.get("since"), entry.get("gone")
+    current, first, removed = Version(version), entry.get("since"), entry.get("gone")
     return not (first and current < Version(first)) and not (
         removed and current >= Version(removed)
     )
+
+
+@cache
+def _releases() -> Mapping[str, Mapping[str, Any]]:
+    return {entry["version"]: entry for entry in _table()["releases"]}
 
 
 @cache

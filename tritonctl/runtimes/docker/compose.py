@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tritonctl.errors import ConfigurationError
 from tritonctl.gateway.files import gateway_files
 from tritonctl.gateway.placement import gateway_of
@@ -53,8 +55,13 @@ COMPOSE_FILE = "compose.yaml"
 TEMPLATE = "docker/compose.yaml.j2"
 MODELS = "/models"
 CPU_BASE_IMAGE = "python:3.12-slim-bookworm"
-PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
-GRAFANA_IMAGE = "grafana/grafana:12.2.0"
+# The digests of the tags' indices, as public projects pin them.
+PROMETHEUS_IMAGE = (
+    "prom/prometheus:v3.5.0@sha256:63805ebb8d2b3920190daf1cb14a60871b16fd38bed42b857a3182bc621f4996"
+)
+GRAFANA_IMAGE = (
+    "grafana/grafana:12.2.0@sha256:74144189b38447facf737dfd0f3906e42e0776212bf575dc3334c3609183adf7"
+)
 _ENVOY_CONFIGURATION = "envoy/envoy.yaml"  # mounted, not part of the image
 # Modules of tritonctl that run in the image: standard library only.
 _IMAGE_MODULES = (
@@ -123,6 +130,15 @@ def render_compose(
     variables["secrets"] = {name: _relative(path, output) for name, path in secrets}
     text = _compose_text(project, variables)
     return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway, **openai}, profile)
+
+
+def unpinned_images(rendering: Rendering) -> list[str]:
+    """Return the registries' images of the profile whose tag may name another image tomorrow."""
+    services = yaml.safe_load(rendering.files[COMPOSE_FILE])["services"].values()
+    selected = [service for service in services if rendering.profile in service["profiles"]]
+    bases = (service.get("build", {}).get("args", {}).get("BASE_IMAGE") for service in selected)
+    named = (service["image"] for service in selected if "build" not in service)
+    return sorted({image for image in (*bases, *named) if image and "@sha256:" not in image})
 
 
 def image_release(project: Project, profile: str) -> str:

@@ -37,6 +37,7 @@ from tritonctl.gateway.shares import (
     ROUTES,
     TrafficSplit,
     endpoint_files,
+    new_stamp,
     read_split,
     require_user_header,
     routes_text,
@@ -296,7 +297,8 @@ def route_all_to_stable(project: Project) -> None:
     """Write the routes that send all users to stable. Raises HostError."""
     files, stable = GatewayFiles.of(project), stable_slot(project)
     gateway_placement, settings = placement(project, stable), project.rollout
-    text = routes_text(gateway_of(project), gateway_placement, settings, TrafficSplit(stable, 0))
+    split = TrafficSplit(stable, 0)
+    text = routes_text(gateway_of(project), gateway_placement, settings, split, stamp=new_stamp())
     write_atomically(files.routes / ROUTES, text)
     with as_host_error(files.routes):
         (files.routes / ROLLBACK_ROUTES).unlink(missing_ok=True)

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tritonctl.errors import ConfigurationError, ServerError
-from tritonctl.gateway.shares import TrafficSplit, parse_split
+from tritonctl.gateway.shares import TrafficSplit, new_stamp, parse_split, written_version
 from tritonctl.project.schema import Project
 from tritonctl.releases.slots import Slot
 from tritonctl.runtimes.kubernetes import keda
@@ -32,7 +31,6 @@ from tritonctl.runtimes.kubernetes.slots import (
 
 HELD = "tritonctl/held"  # annotation of a Deployment that upgrades must not change
 MANAGED = "app.kubernetes.io/managed-by"
-_STAMP = "moved"  # in the ConfigMap
 # Annotation of the gateway's pods: a change makes kubelets sync at once.
 _MOVED = "tritonctl/routes-moved"
 _ROLLOUT = "tritonctl/rollout"  # annotation of the routes: the rollout that moves users
@@ -111,17 +109,28 @@ class LiveRoutes:
 
     def claim(self, rollout: str | None) -> None:
         """Record the rollout that moves users, None after its end; create the routes if needed."""
-        if rollout is None and self._installed.kubectl.find("configmap", self._name) is None:
-            return
-        self._change(self.traffic_split(), {_ROLLOUT: rollout})
+        installed = self._installed.kubectl.find("configmap", self._name) is not None
+        if installed:  # the routes stay: other ones would have to be confirmed by the gateway
+            change = {"metadata": {"annotations": {_ROLLOUT: rollout}}}
+            self._installed.kubectl.patch("configmap", self._name, change)
+        elif rollout is not None:
+            self._change(TrafficSplit(Slot.A, 0), {_ROLLOUT: rollout}, new_stamp())
 
     def write(self, division: TrafficSplit) -> None:
         """Move users: patch the routes, and annotate the gateway's pods so that kubelets sync."""
-        # The stamp changes even if the routes do not: Envoy then reloads them, and its reload count
-        # confirms the change.
-        stamp = f"{time.time():.3f}"
-        self._change(division, {}, {_STAMP: stamp})
+        # The stamp is part of the routes' version, by which the gateway confirms the change.
+        stamp = new_stamp()
+        self._change(division, {}, stamp)
         self._touch_gateway_pods(stamp)
+
+    def version(self) -> str:
+        """Return the version of the routes. Raises HostError for routes of someone else."""
+        configmap = self._installed.kubectl.find("configmap", self._name)
+        if configmap is None:
+            return written_version(self._text(TrafficSplit(Slot.A, 0)))
+        text = str((configmap.get("data") or {}).get(ROUTES))
+        parse_split(text, f"ConfigMap {self._name}")
+        return written_version(text)
 
     def require_as_installed(self) -> None:
         """Raise ConfigurationError if the gateway was installed with other routes."""
@@ -143,10 +152,10 @@ class LiveRoutes:
         self,
         division: TrafficSplit,
         annotations: Mapping[str, str | None],
-        extra_data: Mapping[str, str] | None = None,
+        stamp: str,
     ) -> None:
         kubectl = self._installed.kubectl
-        change: Object = {"data": {ROUTES: self._text(division), **(extra_data or {})}}
+        change: Object = {"data": {ROUTES: self._text(division, stamp)}}
         if annotations:
             change["metadata"] = {"annotations": annotations}
         try:
@@ -182,14 +191,14 @@ class LiveRoutes:
             f"{_MOVED}={stamp}",
         )
 
-    def _text(self, division: TrafficSplit) -> str:
+    def _text(self, division: TrafficSplit, stamp: str = "") -> str:
         gateway = gateway_placement(
             self._project,
             self._installed.object_name(TRITON),
             self._installed.object_name(FRONTEND),
             None,
         )
-        return render_routes(self._project, gateway, division)
+        return render_routes(self._project, gateway, division, stamp=stamp)
 
 
 def scale_slot(installed: SlotInstallation, part: str, slot: Slot, replicas: int) -> None:

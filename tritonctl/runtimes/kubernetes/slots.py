@@ -57,9 +57,14 @@ def gateway_placement(
     return replace(result, upstreams=upstreams, slots=slot_groups)
 
 
-def render_routes(project: Project, placement: GatewayPlacement, division: TrafficSplit) -> str:
-    """Render Envoy's routes. Raises ConfigurationError without `rollout.user_header`."""
-    return routes_text(gateway_of(project), placement, project.rollout, division)
+def render_routes(
+    project: Project, placement: GatewayPlacement, division: TrafficSplit, *, stamp: str = ""
+) -> str:
+    """Render Envoy's routes. Raises ConfigurationError without `rollout.user_header`.
+
+    stamp: as for `routes_text`; the chart's own routes have none, so that they can be compared.
+    """
+    return routes_text(gateway_of(project), placement, project.rollout, division, stamp=stamp)
 
 
 def _slot_group(placement: GatewayPlacement, slot: Slot) -> ServerGroup:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tritonctl.runtimes.docker.compose import (
     compose_scalar,
     deployment_name,
     render_compose,
+    unpinned_images,
 )
 from tritonctl.runtimes.docker.deployment_files import write_files
 from tritonctl.runtimes.docker.lifecycle import _reserved_ports, deployment_folder
@@ -335,3 +337,18 @@ def test_each_of_two_groups_is_a_deployment(built: Sandbox) -> None:
         assert "envoy" not in data["services"]
         assert data["services"]["frontend"]["ports"] == ["127.0.0.1:${FRONTEND_PORT:-9100}:9100"]
     assert "ports" not in services(rendering(built))["frontend"]  # behind the gateway's container
+
+
+def test_images_are_pinned_or_named(built: Sandbox) -> None:
+    """Those that are chosen here have digests; the base of the built image is named without one."""
+    made = rendering(built)
+    for name in ("prometheus", "grafana"):
+        image = services(made)[name]["image"]
+        variable, _, default = image.removesuffix("}").partition(":-")
+        assert variable == f"${{{name.upper()}_IMAGE"
+        assert re.fullmatch(r"[\w/]+:[\w.]+@sha256:[0-9a-f]{64}", default)
+    assert unpinned_images(made) == [compose.CPU_BASE_IMAGE]
+    built.data["docker"] = {"base_image": f"example/base:1@sha256:{'0' * 64}"}
+    assert unpinned_images(rendering(built)) == []
+    built.data["docker"] = {"image": "example/triton:1"}
+    assert unpinned_images(rendering(built)) == ["example/triton:1"]

@@ -22,12 +22,13 @@ from tritonctl.errors import (
     TritonctlError,
     UsageError,
 )
-from tritonctl.gateway.shares import TrafficSplit, parse_split
+from tritonctl.gateway.shares import TrafficSplit, parse_split, written_version
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
+from tritonctl.protocol.metrics import Metrics
 from tritonctl.releases.slots import Slot
 from tritonctl.rollout import kubernetes_environment as rolling
-from tritonctl.rollout.controller import Observation
+from tritonctl.rollout.environment import Observation
 from tritonctl.rollout.kubernetes_environment import ClusterService, KubernetesPlatform
 from tritonctl.rollout.metrics import Counters, Scrape
 from tritonctl.rollout.pods import ClusterConnectivity, PodGroup, PodMetrics
@@ -147,14 +148,78 @@ def test_users_move_by_one_patch(
     service.roll_back()
     assert len(fake.asked("patch")) == before + 1
     assert len(fake.asked("annotate")) == 2
-    stamp = fake.get("configmap", "demo-routes")["data"]["moved"]
-    assert stamp != made["data"]["moved"]
+    version = routes.version()
+    assert version != written_version(made["data"]["routes.json"])
     service.roll_back()  # nobody is left to move, and yet it is read again: the gateway confirms it
-    assert fake.get("configmap", "demo-routes")["data"]["moved"] != stamp
+    assert routes.version() != version
     assert routes.traffic_split() == TrafficSplit(Slot.A, 0)
     service.move(50)
     with pytest.raises(ConfigurationError, match="not a valid next step"):
         service.move(5)
+
+
+class GatewayPods:
+    """Stands for the gateway's pods: what each serves, by uid; None: it does not answer."""
+
+    def __init__(self, **served: str | None) -> None:
+        self.served = served
+
+    def metrics(self, path: str, seconds: float) -> dict[str, Metrics]:
+        """As Envoy prints its statistics."""
+        assert "text_readouts" in path
+        assert seconds <= 2
+        if None in self.served.values():
+            raise ServerError("no answer", remedy="wait")
+        labels = 'envoy_rds_route_config="routes"'
+        return {
+            uid: Metrics.parse(
+                f"envoy_http_rds_update_success{{{labels}}} 1\n"
+                f'envoy_http_rds_version_text{{{labels},text_value="{version}"}} 0\n'
+            )
+            for uid, version in self.served.items()
+        }
+
+
+def test_a_move_is_confirmed_by_what_every_pod_serves(
+    installed: SlotInstallation, routes: LiveRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never by absence: a pod that was silent before, restarted meanwhile, or reads it late."""
+    monkeypatch.setattr(rolling, "_CONFIRM_SECONDS", 0.0)
+    pods = GatewayPods(one="a 0", two=None)
+    service = ClusterService(installed, routes, pods, ClusterConnectivity())  # type: ignore[arg-type]
+    service.move(5)
+    assert not service.read_by_gateway(0.0)
+    pods.served["two"] = "a 0"  # it answers now, restarted, with the routes of before
+    assert not service.read_by_gateway(0.0)
+    pods.served["one"] = routes.version()
+    assert not service.read_by_gateway(0.0)
+    pods.served["two"] = routes.version()
+    assert service.read_by_gateway(0.0)
+    service.roll_back()
+    assert not service.read_by_gateway(0.0)
+    pods.served = dict.fromkeys(("one", "three"), routes.version())  # one was replaced
+    assert service.read_by_gateway(0.0)
+    service.roll_back()  # the same split again, written anew
+    assert not service.read_by_gateway(0.0)
+    pods.served["one"] = routes.version()
+    assert not service.read_by_gateway(0.1)
+    routes.claim("rollout 1")  # changes no routes
+    pods.served["three"] = pods.served["one"]
+    assert service.read_by_gateway(0.0)
+
+
+def test_a_projection_that_is_late_confirms_when_it_comes(
+    installed: SlotInstallation, routes: LiveRoutes
+) -> None:
+    """A kubelet takes up to a minute; whoever waits is told within the time that is given."""
+    pods = GatewayPods(one="a 0")
+    service = ClusterService(installed, routes, pods, ClusterConnectivity())  # type: ignore[arg-type]
+    service.move(5)
+    version = routes.version()
+    timer = threading.Timer(0.5, lambda: pods.served.update(one=version))
+    timer.start()
+    assert service.read_by_gateway(5.0)
+    timer.join()
 
 
 def test_what_is_promoted_is_said_by_the_routes_alone(
@@ -559,7 +624,8 @@ def test_one_rollout_at_a_time(fake: FakeCluster, project: Project, routes: Live
         cluster.prepare(1)
     routes.write(TrafficSplit(Slot.A, 0))
     text = fake.get("configmap", "demo-routes")["data"]["routes.json"]
-    fake.add("configmap", "demo-gateway", data={"routes.json": text})
+    chart = text.replace(routes.version(), "a 0")  # a chart's routes have no stamp
+    fake.add("configmap", "demo-gateway", data={"routes.json": chart})
     cluster.prepare(1)
     cluster.prepare(1)
     routes.claim("rollout 4 of /elsewhere on another")

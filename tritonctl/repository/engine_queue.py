@@ -33,7 +33,9 @@ def engine_queue_bound(queue: Queue, max_batch_size: int) -> int:
 
 def _queue_bound(queue: Queue, max_batch_size: int) -> int:
     max_queue_size = queue.max_queue_size
-    return _QUEUED_PER_SEQUENCE * max_batch_size if max_queue_size is None else max_queue_size
+    if max_queue_size is not None:
+        return max_queue_size
+    return _QUEUED_PER_SEQUENCE * max(1, max_batch_size)  # 0: an engine that runs single requests
 
 
 def max_in_flight(queue: Queue, max_batch_size: int) -> int:

@@ -62,7 +62,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             import evaluate
 
             # Loaded again, because the export patches its model.
-            model = load_model(request)
+            model = load_model(request, attention="eager")
             comparison = evaluate.evaluate(model, request, checkpoint, limits, prompts, tokenizer)
             del model
             equal = comparison.prompts - comparison.diverged

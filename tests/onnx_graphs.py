@@ -21,6 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET, IR_VERSION = 20, 10
 
 
+LABELS = ["spam", "ham", "éggs"]
+
+
 def _input(name: str, kind: int, shape: Sequence[int | str | None] | None) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
@@ -83,7 +86,7 @@ def classifier() -> Any:
     attributes = {
         "coefficients": np.random.default_rng(7).standard_normal(12).tolist(),
         "intercepts": [0.1, -0.2, 0.0],
-        "classlabels_strings": ["spam", "ham", "éggs"],
+        "classlabels_strings": LABELS,
         "multi_class": 1,
         "post_transform": "NONE",
     }
@@ -213,12 +216,10 @@ def open_ranks() -> Any:
 def zipmap() -> Any:
     """As skl2onnx writes a classifier by default: probabilities as a sequence of maps."""
     model = classifier()
-    labels = model.graph.node[0].attribute[2].strings
-    model.graph.node.append(
-        helper.make_node(
-            "ZipMap", ["probabilities"], ["maps"], domain="ai.onnx.ml", classlabels_strings=labels
-        )
+    node = helper.make_node(
+        "ZipMap", ["probabilities"], ["maps"], domain="ai.onnx.ml", classlabels_strings=LABELS
     )
+    model.graph.node.append(node)
     kind = helper.make_map_type_proto(
         TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     )

@@ -87,7 +87,7 @@ def test_a_graph_without_a_batch_dimension(sandbox: Sandbox, backend: str) -> No
     assert config["output"] == [{"name": "count", "data_type": "TYPE_INT64", "dims": ["1"]}]
     assert "dynamic_batching" not in config
     if backend == "python":
-        assert _parameters(config)["max_queue_size"] == "4"
+        assert _parameters(config)["max_queue_size"] == "128"
 
 
 def test_only_tensors_have_no_batch_dimension(sandbox: Sandbox) -> None:

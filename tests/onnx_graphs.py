@@ -228,6 +228,17 @@ def zipmap() -> Any:
     return model
 
 
+def categories() -> Any:
+    """A text in one of three categories; ONNX Runtime refuses others."""
+    node = helper.make_node(
+        "OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", cats_strings=LABELS, zeros=0
+    )
+    inputs = [_input("x", TensorProto.STRING, ["batch", 1])]
+    model = _model([node], inputs, [_input("y", TensorProto.FLOAT, ["batch", 1, 3])])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
+
+
 def newer_opset() -> Any:
     """An operator set that no runtime reads yet."""
     model = plain()
@@ -301,6 +312,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
         waveform,
         open_ranks,
         zipmap,
+        categories,
         newer_opset,
         unknown_rank,
         complex_numbers,

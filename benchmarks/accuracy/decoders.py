@@ -16,6 +16,7 @@ import argparse
 import json
 import re
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,7 +109,7 @@ def probe(folder: Path, wanted: Sequence[dict[str, Any]]) -> list[dict[str, Any]
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     results = {key(result): result for result in map(json.loads, lines)}
     absent = [job for job in wanted if key(job) not in results]
-    scratch, queue = folder / f"run-{len(lines)}", folder / "jobs.jsonl"
+    scratch, queue = Path(tempfile.mkdtemp(prefix="run-", dir=folder)), folder / "jobs.jsonl"
     queue.write_text("".join(json.dumps(job) + "\n" for job in absent), encoding="utf-8")
     command = [openvino_python(), HERE / "decoder_probe.py", scratch]
     with queue.open(encoding="utf-8") as stdin:

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
+from buildlib.problems import BuildError
 from buildlib.program import Stages, print_line, run_program
 from buildlib.request import read_request
 from buildlib.request_types import BuilderRequest
@@ -238,9 +239,9 @@ def _compare(
         parity_result,
     )
 
+    expected = [_source_outputs(job, plain, feed) for feed in feeds]
     engine = create_session(_ENGINE / MODEL)
     actual = [run_session(engine, feed) for feed in feeds]
-    expected = [plain.outputs(feed) for feed in feeds]
     names = [tensor.name for tensor in plain.graph.outputs]
     comparison = ParityComparison(names, feeds, expected, actual, batched=job.is_batched)
     if job.is_batched:
@@ -250,6 +251,20 @@ def _compare(
     print_line(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
     check_error(job.request.precision, job.options, error=error, peak=peak)
     return {"parity": dataclasses.asdict(parity_result(comparison, error))}
+
+
+def _source_outputs(job: OnnxRuntimeBuild, plain: _Fp32Graph, feed: dict[str, Any]) -> list[Any]:
+    try:
+        return plain.outputs(feed)
+    except Exception as error:
+        if isinstance(job.source, HuggingFaceEncoder):
+            raise
+        raise BuildError(
+            f"{job.source.file}: does not take the inputs of the comparison: {error}",
+            remedy="Random inputs do not fit every graph: set engine.calibration.data to a folder "
+            "of .npz samples (numpy.savez(FILE, **arrays), arrays named as the inputs), or the "
+            "sizes of named dimensions in engine.options.dimensions.",
+        ) from error
 
 
 def _padding(

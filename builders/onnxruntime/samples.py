@@ -87,7 +87,7 @@ def sample_feeds(calibration: RequestedCalibration, graph: OnnxGraph) -> list[Fe
 def _load_sample(file: Path, graph: OnnxGraph) -> Feed:
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            feed = {name: arrays[name] for name in arrays.files}
+            feed = {name: _as_texts(arrays[name]) for name in arrays.files}
     except (OSError, ValueError) as error:
         raise BuildError(
             f"{file}: cannot be read: {error}", remedy="Save it again with numpy.savez."
@@ -105,6 +105,11 @@ def _load_sample(file: Path, graph: OnnxGraph) -> Feed:
                 remedy="Save arrays of the graph's types and shapes, batch dimension first.",
             )
     return {tensor.name: feed[tensor.name] for tensor in graph.inputs}
+
+
+def _as_texts(array: Any) -> Any:
+    """Return texts, which numpy saves without pickle as `U` only, as ONNX Runtime takes them."""
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def _shape_fits(shape: tuple[int, ...], tensor: OnnxTensor) -> bool:

@@ -234,6 +234,17 @@ def test_outputs_without_a_shape(build: Build, graphs: Path) -> None:
     assert outputs == {"label": [], "probabilities": [3], "score": []}
 
 
+def test_a_graph_that_takes_no_random_inputs(build: Build, graphs: Path, tmp_path: Path) -> None:
+    """It is said how to give samples, and with them, texts too, it is built."""
+    done = build(graphs / "categories")
+    assert "does not take the inputs of the comparison" in done.result["problem"]
+    assert "set engine.calibration.data to a folder of .npz samples" in done.result["remedy"]
+    (tmp_path / "samples").mkdir()
+    np.savez(tmp_path / "samples" / "a.npz", x=np.array([["ham"], ["éggs"], ["spam"]]))
+    calibration = {"data": str(tmp_path / "samples")}
+    assert parity(build(graphs / "categories", calibration=calibration))["samples"] == 3
+
+
 def test_weights_outside_of_the_graph(build: Build, graphs: Path, tmp_path: Path) -> None:
     source = graphs / "external"
     inside = build(source)

@@ -58,6 +58,7 @@ An image file to a vector.
 _FROM_GRAPH = {
     "embedding": "the vector",
     "score": "how well the text answers the query, after the model's activation",
+    "logit": "the score before its activation: it ranks texts whose scores are equal in FP32",
 }
 _ITEMS = """\
 A request holds 1 to `engine.max_batch_size` items, each with its own answer. One that cannot be

@@ -46,7 +46,10 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"new_decoder_architecture": True},
         {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1},
         {
-            **{"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+            "alibi": True,
+            "multi_query": False,
+            "parallel_attn": False,
+            "bias": True,
             "num_kv_heads": 4,
         },
     ],

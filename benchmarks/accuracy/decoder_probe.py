@@ -235,20 +235,11 @@ def in_fork(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     return job | {"verdict": verdict, "reason": reason, "seconds": seconds}
 
 
-def lift_version_limits() -> None:
-    """Let optimum-intel export with this transformers: the comparison decides, not its list."""
-    library = importlib.import_module("optimum.exporters.openvino.model_configs")
-    for kind in vars(library).values():
-        if isinstance(kind, type) and getattr(kind, "MAX_TRANSFORMERS_VERSION", None):
-            kind.MAX_TRANSFORMERS_VERSION = "5.5.99"  # type: ignore[attr-defined]  # just read
-
-
 def main() -> None:
     """Import what the builds need once, then probe every job."""
     sys.path[:0] = [str(BUILDER), str(BUILDER.parent / "shared")]
     for name in ("openvino_genai", "convert", "evaluate", "build"):
         importlib.import_module(name)
-    lift_version_limits()
     importlib.import_module("transformers.models.auto.modeling_auto")
     gc.freeze()
     for number, line in enumerate(sys.stdin):

@@ -62,7 +62,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "mistral": [{}, {"sliding_window": None}],
     "olmo": [{}, {"clip_qkv": 1.0}],
     "opt": [{}, {"do_layer_norm_before": False, "word_embed_proj_dim": 64}],
-    "phi": [{}, {"qk_layernorm": True}],
+    "phi": [{"num_key_value_heads": 4}, {"num_key_value_heads": 4, "qk_layernorm": True}],
     "qwen2": [{}, {"use_sliding_window": True, "max_window_layers": 2}],
     "qwen3": [{}, {"use_sliding_window": True, "max_window_layers": 2}],
     "stablelm": [{}, {"use_qkv_bias": True}, {"use_parallel_residual": True, "qk_layernorm": True}],

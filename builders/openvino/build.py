@@ -24,9 +24,17 @@ from buildlib.versions import cpu_name, installed_versions
 from folders import FOLDERS, WEIGHTS, write_companions
 from options import OpenvinoOptions, read_options
 from precisions import BLOCK_SIZE, remedy_for, run_properties
-from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, REFUSAL_REASONS, ROPE_TYPES
+from support import (
+    ARCHITECTURES,
+    DEFAULT_MAX_NUM_TOKENS,
+    REFUSAL_REASONS,
+    REFUSED_SETTINGS,
+    ROPE_TYPES,
+)
 
-_SUPPORTED = SupportedModels("openvino", ARCHITECTURES, ROPE_TYPES, REFUSAL_REASONS)
+_SUPPORTED = SupportedModels(
+    "openvino", ARCHITECTURES, ROPE_TYPES, REFUSAL_REASONS, REFUSED_SETTINGS
+)
 _PACKAGES = ("openvino", "openvino-genai", "optimum-intel", "nncf", "torch", "transformers")
 
 

@@ -75,7 +75,9 @@ class Relevance:
     score: float
     num_input_tokens: int | None = None
     truncated: bool | None = None
-    logit: float | None = None  # the score before its activation; None: the model has no such output
+    logit: float | None = (
+        None  # the score before its activation; None: the model has no such output
+    )
 
     @property
     def rank(self) -> float:

@@ -36,6 +36,8 @@ class SupportedModels:
     rope_types: Sequence[str]  # position scalings
     # By unsupported model class.
     refusal_reasons: Mapping[str, str] = field(default_factory=dict)
+    # By model class and key of config.json that is unsupported when it is true.
+    refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,13 @@ def _read_architecture(folder: Path, config: dict[str, Any], supported: Supporte
             remedy=f"Use a checkpoint of one of: {supported_names}. "
             f"Another builder may support {name}.",
         )
+    for key, reason in supported.refused_settings.get(name, {}).items():
+        if config.get(key):
+            raise BuildError(
+                f"{folder / 'config.json'}: {key} is {config[key]!r}; the {supported.builder} "
+                f"builder does not support {name} with it: {reason}",
+                remedy=f"Use a checkpoint of {name} without {key}, or another builder.",
+            )
     _check_rope(folder, config, supported)
     return name
 

@@ -35,11 +35,12 @@ unmodified: [which](clients.md#what-is-refused).
 _DECODING = """\
 The responses join to what `tokenizers` decodes from the ids without special tokens, except:
 
-- Malformed bytes of a byte-fallback tokenizer (Llama 2, Gemma). The library turns every byte of a run of byte tokens into one
-  U+FFFD if one of them is malformed, ASCII too. Here the characters before that byte stay: holding back every run until
-  it ends would stop streams in languages with few tokens.
-- Marks of tool calls, such as `<|python_tag|>` of Llama 3. They are kept by choice, even if the library skips them as special
-  tokens: they separate a call from JSON for the reader.
+- Malformed bytes of a byte-fallback tokenizer (Llama 2, Gemma). The library turns every byte of a
+  run of byte tokens into one U+FFFD if one of them is malformed, ASCII too. Here the characters
+  before that byte stay: holding back every run until it ends would stop streams in languages with
+  few tokens.
+- Marks of tool calls, such as `<|python_tag|>` of Llama 3. They are kept by choice, even if the
+  library skips them as special tokens: they separate a call from JSON for the reader.
 """
 # In the page's order, with what is said of each besides its tensors.
 _TASKS = {

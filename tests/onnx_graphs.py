@@ -128,7 +128,7 @@ def shapes(first: Sequence[str]) -> list[tuple[str, list[int | str | None]]]:
     for rank in range(0 if "fixed" in first else 1, len(_SIZES) + 1):
         kinds = [first, *[("fixed", "named", "open")] * (rank - 1)][:rank]
         for chosen in itertools.product(*kinds):
-            sizes = [
+            sizes: list[int | str | None] = [
                 {"fixed": _SIZES[axis], "named": _NAMES[axis], "open": None}[kind]
                 for axis, kind in enumerate(chosen)
             ]

@@ -360,14 +360,16 @@ def test_a_graph_without_a_batch_runs_once_for_each_request(shape: tuple[int, ..
         return [made[name] for name in outputs]
 
     sent = [np.full(shape, float(n)) for n in range(3)]
-    reads = UnbatchedRequests(0).read([({"x": x}, ("y", "total")) for x in sent])
+    reader = UnbatchedRequests(0)
+    reads: list[Any] = list(reader.read([({"x": x}, ("y", "total")) for x in sent]))
     queue = RunQueue(lambda arrays, names: run_unbatched(graph, arrays, names), 1, 0)
     queue.start()
     waiting = [Client(request) for request, _ in reads]
     queue.submit(waiting)
     queue.close()
     for x, client, (_, finish) in zip(sent, waiting, reads, strict=True):
-        outputs = finish(client.answers[0])
+        [answer] = client.answers
+        outputs = finish(answer)
         np.testing.assert_array_equal(outputs["y"], 2 * x)
         assert outputs["total"].shape == (1,)
         assert outputs["total"] == x.sum()

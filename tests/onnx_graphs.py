@@ -128,12 +128,15 @@ def shapes(first: Sequence[str]) -> list[tuple[str, list[int | str | None]]]:
     for rank in range(0 if "fixed" in first else 1, len(_SIZES) + 1):
         kinds = [first, *[("fixed", "named", "open")] * (rank - 1)][:rank]
         for chosen in itertools.product(*kinds):
-            sizes: list[int | str | None] = [
-                {"fixed": _SIZES[axis], "named": _NAMES[axis], "open": None}[kind]
-                for axis, kind in enumerate(chosen)
-            ]
+            sizes = [_size(axis, kind) for axis, kind in enumerate(chosen)]
             made.append(("_".join(("x", *chosen)), sizes))
     return made
+
+
+def _size(axis: int, kind: str) -> int | str | None:
+    if kind == "open":
+        return None
+    return _SIZES[axis] if kind == "fixed" else _NAMES[axis]
 
 
 def _copies(tensors: list[tuple[str, list[int | str | None]]]) -> Any:

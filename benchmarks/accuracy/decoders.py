@@ -65,6 +65,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "phi": [{"num_key_value_heads": 4}, {"num_key_value_heads": 4, "qk_layernorm": True}],
     "qwen2": [{}, {"use_sliding_window": True, "max_window_layers": 2}],
     "qwen3": [{}, {"use_sliding_window": True, "max_window_layers": 2}],
+    "qwen3_moe": [{"head_dim": 32}],
     "stablelm": [{}, {"use_qkv_bias": True}, {"use_parallel_residual": True, "qk_layernorm": True}],
     "starcoder2": [{}, {"sliding_window": None}],
 }

@@ -93,10 +93,10 @@ MIG, several GPUs in one server and other drivers were not available. Clusters:
 _TEXT = """\
 ## Text generation
 
-`openvino`: exported, and equal to transformers token for token in fp32. Each architecture was
-compared once in that way, with small random weights, before it was added; *accepted*: no test repeats that.
+`openvino`: exported, and equal to transformers token for token in fp32
+([small random weights](../../benchmarks/results/decoders.md)); *accepted*: no test repeats that.
 `tensorrt_llm`: quantised and read back tensor by tensor; compiling and serving as above.
-"""  # noqa: E501 - a page
+"""
 _TASKS = """\
 ## Tasks of texts and images
 
@@ -105,7 +105,8 @@ _TASKS = """\
 it) and int8. `tensorrt`: *mock* as above, in fp32, fp16 and int8.
 """  # noqa: E501 - a page
 _FILES = """\
-A given ONNX file (`task: tensors`) may hold any graph whose first dimension is the batch: `onnxruntime`, `tensorrt`.
+A given ONNX file (`task: tensors`) may hold any graph of tensors: `onnxruntime`, `tensorrt` (no scalars). Without a batch as
+first dimension, it needs `max_batch_size: 0`.
 """  # noqa: E501 - a page
 
 
@@ -135,6 +136,11 @@ def page() -> str:
             ),
         ),
         *(f"Not `{name}`: {reason}." for name, reason in openvino["refused"].items()),
+        *(
+            f"Not `{name}` with `{key}`: {reason}."
+            for name, settings in openvino["refused_settings"].items()
+            for key, reason in settings.items()
+        ),
         "",
         _TASKS,
         *_table(

@@ -32,6 +32,16 @@ _NEUTRAL = """\
 Tensors that change nothing here are taken with their neutral value, so that NVIDIA's clients work
 unmodified: [which](clients.md#what-is-refused).
 """
+_DECODING = """\
+The responses join to what `tokenizers` decodes from the ids without special tokens, except:
+
+- Malformed bytes of a byte-fallback tokenizer (Llama 2, Gemma). The library turns every byte of a
+  run of byte tokens into one U+FFFD if one of them is malformed, ASCII too. Here the characters
+  before that byte stay: holding back every run until it ends would stop streams in languages with
+  few tokens.
+- Marks of tool calls, such as `<|python_tag|>` of Llama 3. They are kept by choice, even if the
+  library skips them as special tokens: they separate a call from JSON for the reader.
+"""
 # In the page's order, with what is said of each besides its tensors.
 _TASKS = {
     "embedding": """\
@@ -58,6 +68,7 @@ An image file to a vector.
 _FROM_GRAPH = {
     "embedding": "the vector",
     "score": "how well the text answers the query, after the model's activation",
+    "logit": "the score before its activation: it ranks texts whose scores are equal in FP32",
 }
 _ITEMS = """\
 A request holds 1 to `engine.max_batch_size` items, each with its own answer. One that cannot be
@@ -69,7 +80,8 @@ _TENSORS = """\
 ## `tensors`
 
 The graph's own inputs and outputs; no ensemble around it. The batch is their first dimension; one of the batch alone, such as
-a scikit-learn classifier's `label`, is `[batch, 1]` for clients.
+a scikit-learn classifier's `label`, is `[batch, 1]` for clients. With `max_batch_size: 0` shapes are the graph's, `[1]` for a
+scalar, and a request is a run.
 A `pooling` that contradicts the checkpoint's `modules.json` is refused.
 
 | model | in | out |
@@ -95,6 +107,7 @@ def page() -> str:
         *_rows("in", plain, docs, task),
         _NEUTRAL,
         *_rows("out", task["outputs"], docs, task),
+        _DECODING,
     ]
     return "\n".join([*parts, *_tasks(), _TENSORS])
 

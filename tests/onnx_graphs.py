@@ -8,8 +8,9 @@ Each becomes FOLDER/NAME/model.onnx; all of them without names.
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET, IR_VERSION = 20, 10
 
 
-def _input(name: str, kind: int, shape: list[int | str] | None) -> Any:
+LABELS = ["spam", "ham", "éggs"]
+
+
+def _input(name: str, kind: int, shape: Sequence[int | str | None] | None) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -82,7 +86,7 @@ def classifier() -> Any:
     attributes = {
         "coefficients": np.random.default_rng(7).standard_normal(12).tolist(),
         "intercepts": [0.1, -0.2, 0.0],
-        "classlabels_strings": ["spam", "ham", "éggs"],
+        "classlabels_strings": LABELS,
         "multi_class": 1,
         "post_transform": "NONE",
     }
@@ -106,6 +110,134 @@ def classifier() -> Any:
         ],
         axis=np.array([1], dtype=np.int64),
     )
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
+
+
+# Sizes and names of the dimensions of a tensor, by axis.
+_SIZES, _NAMES = (2, 3, 4, 5), ("a", "b", "c", "d")
+_KINDS = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL)
+
+
+def shapes(first: Sequence[str]) -> list[tuple[str, list[int | str | None]]]:
+    """Every shape of rank 0 to 4 with its name: each dimension fixed, named or neither.
+
+    `first`: the kinds of the first dimension; only with `fixed` there are scalars.
+    """
+    made: list[tuple[str, list[int | str | None]]] = []
+    for rank in range(0 if "fixed" in first else 1, len(_SIZES) + 1):
+        kinds = [first, *[("fixed", "named", "open")] * (rank - 1)][:rank]
+        for chosen in itertools.product(*kinds):
+            sizes = [_size(axis, kind) for axis, kind in enumerate(chosen)]
+            made.append(("_".join(("x", *chosen)), sizes))
+    return made
+
+
+def _size(axis: int, kind: str) -> int | str | None:
+    if kind == "open":
+        return None
+    return _SIZES[axis] if kind == "fixed" else _NAMES[axis]
+
+
+def _copies(tensors: list[tuple[str, list[int | str | None]]]) -> Any:
+    """Each input as an output, under the name `y...`, in four types."""
+    kinds = [_KINDS[at % len(_KINDS)] for at in range(len(tensors))]
+    copies = [(name.replace("x", "y", 1), shape) for name, shape in tensors]
+    return _model(
+        [
+            helper.make_node("Identity", [x], [y])
+            for (x, _), (y, _) in zip(tensors, copies, strict=True)
+        ],
+        [_input(name, kind, shape) for kind, (name, shape) in zip(kinds, tensors, strict=True)],
+        [_input(name, kind, shape) for kind, (name, shape) in zip(kinds, copies, strict=True)],
+    )
+
+
+def every_shape() -> Any:
+    """Every shape of rank 0 to 4."""
+    return _copies(shapes(("fixed", "named", "open")))
+
+
+def every_batch() -> Any:
+    """Every shape of rank 1 to 4 that has a batch dimension."""
+    return _copies(shapes(("named", "open")))
+
+
+def scalars() -> Any:
+    """Rows, and a threshold and a note without a dimension; so are the sum and the count."""
+    return _model(
+        [
+            helper.make_node("Greater", ["x", "threshold"], ["above"]),
+            helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+            helper.make_node("Size", ["x"], ["count"]),
+            helper.make_node("Identity", ["note"], ["same_note"]),
+        ],
+        [
+            _input("x", TensorProto.FLOAT, ["n", 3]),
+            _input("threshold", TensorProto.FLOAT, []),
+            _input("note", TensorProto.STRING, []),
+        ],
+        [
+            _input("above", TensorProto.BOOL, ["n", 3]),
+            _input("total", TensorProto.FLOAT, []),
+            _input("count", TensorProto.INT64, []),
+            _input("same_note", TensorProto.STRING, []),
+        ],
+    )
+
+
+def distances() -> Any:
+    """Every row of x against every row of y: two first dimensions."""
+    return _model(
+        [
+            helper.make_node("Transpose", ["y"], ["columns"], perm=[1, 0]),
+            helper.make_node("MatMul", ["x", "columns"], ["z"]),
+        ],
+        [_input("x", TensorProto.FLOAT, ["n", 3]), _input("y", TensorProto.FLOAT, ["m", 3])],
+        [_input("z", TensorProto.FLOAT, ["n", "m"])],
+    )
+
+
+def waveform() -> Any:
+    """Samples and their running sum: the only dimension is no batch."""
+    return _model(
+        [helper.make_node("CumSum", ["x", "axis"], ["y"])],
+        [_input("x", TensorProto.FLOAT, ["samples"])],
+        [_input("y", TensorProto.FLOAT, ["samples"])],
+        axis=np.array(0, dtype=np.int64),
+    )
+
+
+def open_ranks() -> Any:
+    """As `classifier`; its outputs have no shape in the file."""
+    model = classifier()
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return model
+
+
+def zipmap() -> Any:
+    """As skl2onnx writes a classifier by default: probabilities as a sequence of maps."""
+    model = classifier()
+    node = helper.make_node(
+        "ZipMap", ["probabilities"], ["maps"], domain="ai.onnx.ml", classlabels_strings=LABELS
+    )
+    model.graph.node.append(node)
+    kind = helper.make_map_type_proto(
+        TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    maps = helper.make_value_info("maps", helper.make_sequence_type_proto(kind))
+    model.graph.output[1].CopyFrom(maps)
+    return model
+
+
+def categories() -> Any:
+    """A text in one of three categories; ONNX Runtime refuses others."""
+    node = helper.make_node(
+        "OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", cats_strings=LABELS, zeros=0
+    )
+    inputs = [_input("x", TensorProto.STRING, ["batch", 1])]
+    model = _model([node], inputs, [_input("y", TensorProto.FLOAT, ["batch", 1, 3])])
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     return model
 
@@ -176,6 +308,14 @@ GRAPHS: dict[str, Callable[[], Any]] = {
         plain,
         negated,
         classifier,
+        every_shape,
+        every_batch,
+        scalars,
+        distances,
+        waveform,
+        open_ranks,
+        zipmap,
+        categories,
         newer_opset,
         unknown_rank,
         complex_numbers,

@@ -120,6 +120,7 @@ def main() -> None:
     known: dict[str, Any] = {**weights(), **axes, "large": large}
     for task, (nodes, inputs, output, shape) in GRAPHS.items():
         used = {name for node in nodes for name in node.input}
+        outputs = [output, "logit"] if task == "rerank" else [output]
         graph = helper.make_graph(
             nodes,
             task,
@@ -127,7 +128,7 @@ def main() -> None:
                 helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
                 for name in inputs
             ],
-            [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
             [numpy_helper.from_array(known[name], name) for name in sorted(used & known.keys())],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])

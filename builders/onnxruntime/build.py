@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
+from buildlib.problems import BuildError
 from buildlib.program import Stages, print_line, run_program
 from buildlib.request import read_request
 from buildlib.request_types import BuilderRequest
@@ -86,6 +87,11 @@ class OnnxRuntimeBuild:
     task: TextTask | None
 
     @property
+    def is_batched(self) -> bool:
+        """Whether requests share runs; otherwise tensors have the graph's own shapes."""
+        return self.request.limits.max_batch_size > 0
+
+    @property
     def folders(self) -> tuple[Path, ...]:
         """The folders of the artefact."""
         return (*_FOLDERS, *(_TASK_FOLDERS if self.task else ()))
@@ -129,11 +135,11 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             evaluation = _prove(job, job.task, source, plain)
         else:
             evaluation = _compare(job, plain, feeds)
-        padding = _padding(job.options, plain, data)
+        padding = _padding(job.options, plain, data) if job.is_batched else None
     shutil.rmtree(_WORK)
     return {
         "files": artefact.list_files(job.folders),
-        "tensors": _engine_tensors(),
+        "tensors": _engine_tensors(batched=job.is_batched),
         "limits": _limits(request, job.max_seq_len),
         "model": None,
         "runtime": _runtime(job) | ({"padding": padding} if padding else {}),
@@ -183,7 +189,7 @@ def _extra_libraries(job: OnnxRuntimeBuild) -> tuple[str, ...]:
 def _fp32_graph(job: OnnxRuntimeBuild, stages: Stages) -> _Fp32Graph:
     source, options = job.source, job.options
     if isinstance(source, OnnxFile):
-        return _load_onnx_file(job.request, source, stages)
+        return _load_onnx_file(job, source, stages)
     # Imported here and below, because a checkpoint with a problem must not cost seconds.
     with stages.stage("load"):
         import export
@@ -200,14 +206,14 @@ def _fp32_graph(job: OnnxRuntimeBuild, stages: Stages) -> _Fp32Graph:
     return _Fp32Graph(file, graph, lambda feed: export.reference_outputs(module, feed), module)
 
 
-def _load_onnx_file(request: BuilderRequest, source: OnnxFile, stages: Stages) -> _Fp32Graph:
+def _load_onnx_file(job: OnnxRuntimeBuild, source: OnnxFile, stages: Stages) -> _Fp32Graph:
     with stages.stage("load"):
         from onnxlib.reader import describe_graph, external_data, read_model
 
         model = read_model(source.file)
         graph = describe_graph(model)
-        check_graph(graph, source.file, ONNX_RUNTIME)
-        if request.precision == "int8":
+        check_graph(graph, source.file, ONNX_RUNTIME, batched=job.is_batched)
+        if job.request.precision == "int8":
             check_not_quantised(graph, source.file)
         external_files = check_external_data(external_data(model), source.file)
         if external_files:
@@ -225,18 +231,40 @@ def _compare(
     job: OnnxRuntimeBuild, plain: _Fp32Graph, feeds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     from convert import create_session, run_session
-    from parity import ParityComparison, check_batching, max_error, parity_result
+    from parity import (
+        ParityComparison,
+        check_batching,
+        check_rows,
+        max_error,
+        parity_result,
+    )
 
+    expected = [_source_outputs(job, plain, feed) for feed in feeds]
     engine = create_session(_ENGINE / MODEL)
     actual = [run_session(engine, feed) for feed in feeds]
-    expected = [plain.outputs(feed) for feed in feeds]
     names = [tensor.name for tensor in plain.graph.outputs]
-    comparison = ParityComparison(names, feeds, expected, actual)
-    check_batching(comparison)
+    comparison = ParityComparison(names, feeds, expected, actual, batched=job.is_batched)
+    if job.is_batched:
+        check_batching(comparison)
+        check_rows(comparison, plain.outputs)
     error, peak = max_error(comparison)
     print_line(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
     check_error(job.request.precision, job.options, error=error, peak=peak)
     return {"parity": dataclasses.asdict(parity_result(comparison, error))}
+
+
+def _source_outputs(job: OnnxRuntimeBuild, plain: _Fp32Graph, feed: dict[str, Any]) -> list[Any]:
+    try:
+        return plain.outputs(feed)
+    except Exception as error:
+        if isinstance(job.source, HuggingFaceEncoder):
+            raise
+        raise BuildError(
+            f"{job.source.file}: does not take the inputs of the comparison: {error}",
+            remedy="Random inputs do not fit every graph: set engine.calibration.data to a folder "
+            "of .npz samples (numpy.savez(FILE, **arrays), arrays named as the inputs), or the "
+            "sizes of named dimensions in engine.options.dimensions.",
+        ) from error
 
 
 def _padding(
@@ -259,10 +287,10 @@ def _padding(
     )
 
 
-def _engine_tensors() -> dict[str, Any]:
+def _engine_tensors(*, batched: bool) -> dict[str, Any]:
     from onnxlib.reader import describe_graph, read_model
 
-    return tensor_specs(describe_graph(read_model(_ENGINE / MODEL)))
+    return tensor_specs(describe_graph(read_model(_ENGINE / MODEL)), batched=batched)
 
 
 def _limits(request: BuilderRequest, max_seq_len: int | None) -> dict[str, Any]:

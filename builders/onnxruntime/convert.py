@@ -21,6 +21,7 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
+from buildlib.problems import BuildError
 from onnxlib.reader import write_model
 from options import OnnxRuntimeOptions
 from taskproof.feeds import Feed
@@ -49,6 +50,11 @@ _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBia
 # Protobuf's limit is 2 GiB, and the graph itself needs some space.
 _MAX_EMBEDDED_BYTES = 1_800_000_000
 _ERRORS_ONLY = 3
+_LOCALE_REMEDY = (
+    "Export the graph's StringNormalizer for the locale C (skl2onnx: "
+    'options={id(vectorizer): {"locale": "C"}}), or install the locale here and on the server '
+    "(locale-gen)."
+)
 
 
 def create_session(model: Path, *, optimise: bool = True, threads: int = 0) -> Any:
@@ -99,14 +105,26 @@ def _level(precision: str, options: OnnxRuntimeOptions) -> str:
 
 
 def optimise(source: Path, target: Path, level: str) -> None:
-    """Write `source`, folded and fused by ONNX Runtime at `level`, with external weights."""
+    """Write `source`, folded and fused by ONNX Runtime at `level`, with external weights.
+
+    Raises:
+        BuildError: ONNX Runtime does not load it.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.graph_optimization_level = _LEVELS[level]
     options.optimized_model_filepath = str(target)
     key = "session.optimized_model_external_initializers_file_name"
     options.add_session_config_entry(key, f"{target.name}.data")
-    onnxruntime.InferenceSession(source, options, providers=_CPU)
+    try:
+        onnxruntime.InferenceSession(source, options, providers=_CPU)
+    except Exception as error:  # onnxruntime's exceptions have no common base
+        raise BuildError(
+            f"ONNX Runtime does not load the graph: {error}",
+            remedy=_LOCALE_REMEDY
+            if "locale" in str(error)
+            else "Export it again; the message names the operator.",
+        ) from error
 
 
 def _fp16(source: Path, options: OnnxRuntimeOptions) -> Any:

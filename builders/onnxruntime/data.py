@@ -67,7 +67,8 @@ class FeedSource:
         else:
             return self._random()
         rows = self._rows(texts, self.max_text_tokens)
-        return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id)
+        one_by_one = {} if request.limits.max_batch_size else {"batch": 1}
+        return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, **one_by_one)
 
     def _rows(self, texts: list[str], max_tokens: int) -> list[list[int]]:
         if not takes_text(self.graph):
@@ -96,7 +97,8 @@ class FeedSource:
                 seed=_SEED, vocab_size=self.source.vocab_size, max_tokens=self.max_text_tokens
             )
             return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, batch=3)
-        return random_feeds(self.graph, seed=_SEED, sizes=self.options.dimensions)
+        batched = self.request.limits.max_batch_size > 0
+        return random_feeds(self.graph, seed=_SEED, sizes=self.options.dimensions, batched=batched)
 
     @property
     def max_text_tokens(self) -> int:

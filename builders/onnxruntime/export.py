@@ -13,7 +13,7 @@ from buildlib.problems import BuildError
 from buildlib.request_types import BuilderRequest
 from options import OnnxRuntimeOptions
 from source import HuggingFaceEncoder
-from taskcompile.task import POOLING_MASK, Normalize, Pooling, TextTask
+from taskcompile.task import LOGIT, POOLING_MASK, Normalize, Pooling, TextTask
 
 # The libraries below read these on import: this module never uses the network.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
@@ -57,17 +57,19 @@ class TaskModel(torch.nn.Module):  # type: ignore[misc]  # same
     def __init__(self, model: Any, task: TextTask) -> None:
         super().__init__()
         self.model, self.task = model, task
-        self.names, self.outputs = task.inputs, (task.output,)
+        self.names, self.outputs = task.inputs, task.outputs
         self.head = PoolingHead(task.steps) if task.steps else None
 
-    def forward(self, *inputs: Any) -> tuple[Any]:
-        """Return the task's output."""
+    def forward(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the outputs in the order of `self.outputs`."""
         named_inputs = dict(zip(self.names, inputs, strict=True))
         attention_mask = named_inputs["attention_mask"]
         mask = named_inputs.pop(POOLING_MASK, attention_mask)
         answer = self.model(**named_inputs)
         if self.head is None:
-            return (apply_activation(answer.logits, self.task.activation),)
+            # A graph has no tensor under two names.
+            logits = (answer.logits.clone(),) if LOGIT in self.outputs else ()
+            return (apply_activation(answer.logits, self.task.activation), *logits)
         return (self.head(answer.last_hidden_state, mask, attention_mask),)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares an engine's outputs with its source's. Needs numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ _MASK = "attention_mask"
 _SCORES = "logits"
 _ROWS_AND_COLUMNS = 2
 _STATES = 3
+# Kernels of other batch sizes round differently. Share of the largest value.
+_ROW_TOLERANCE = 1e-3
 # With fewer texts, nearest neighbours are not comparable.
 _MIN_NEIGHBOURS = 3
 
@@ -27,6 +29,7 @@ class ParityComparison:
     feeds: Sequence[Feed]
     expected: Sequence[Sequence[Any]]
     actual: Sequence[Sequence[Any]]
+    batched: bool = True  # the first dimension of every tensor is the batch
 
 
 def check_batching(comparison: ParityComparison) -> None:
@@ -42,8 +45,42 @@ def check_batching(comparison: ParityComparison) -> None:
                 raise BuildError(
                     f"the output {name} has the shape {list(array.shape)} for a batch of {rows}: "
                     "its first dimension is not the batch",
-                    remedy="Export the graph so that every output has one row for each input row.",
+                    remedy="Export the graph so that every output has one row for each input row; "
+                    "or set engine.max_batch_size to 0: it then runs once for each request.",
                 )
+
+
+def check_rows(comparison: ParityComparison, source: Callable[[Feed], Sequence[Any]]) -> None:
+    """Check that a row's answer does not depend on the other rows of its batch.
+
+    `source`: returns the source's outputs for a feed.
+
+    Raises:
+        BuildError: it does, so requests that share a run would change each other's answers.
+    """
+    for feed, arrays in zip(comparison.feeds, comparison.expected, strict=True):
+        last = _rows(feed) - 1
+        if not last:
+            continue
+        alone = source({name: array[last:] for name, array in feed.items()})
+        for name, single, batch in zip(comparison.outputs, alone, arrays, strict=True):
+            if not _is_same(single, batch[last:]):
+                raise BuildError(
+                    f"the output {name} of a row changes with the other rows of its batch: the "
+                    "first dimension is not the batch",
+                    remedy="Set engine.max_batch_size to 0: the graph then runs once for each "
+                    "request. To batch requests, export it so that rows are independent.",
+                )
+        return
+
+
+def _is_same(single: Any, row: Any) -> bool:
+    if single.shape != row.shape:
+        return False
+    if single.dtype.kind != "f":
+        return bool((single == row).all())
+    peak = np.abs(row[np.isfinite(row)]).max(initial=0.0)
+    return bool(np.allclose(single, row, rtol=0, atol=_ROW_TOLERANCE * peak, equal_nan=True))
 
 
 def _rows(feed: Feed) -> int:
@@ -99,6 +136,8 @@ def _refuse_not_a_number(name: str, expected: Any, actual: Any) -> None:
 
 def prediction_match(comparison: ParityComparison) -> float | None:
     """Return the share of rows with the same prediction, or None without predictions."""
+    if not comparison.batched:
+        return None
     if _SCORES in comparison.outputs:
         return _match_share(
             *(_labels(comparison, side) for side in (comparison.expected, comparison.actual))
@@ -145,7 +184,7 @@ def _nearest_rows(vectors: Any) -> Any:
 def parity_result(comparison: ParityComparison, error: float) -> ParityResult:
     """Return the `parity` object."""
     return ParityResult(
-        samples=sum(_rows(feed) for feed in comparison.feeds),
+        samples=sum(_rows(feed) if comparison.batched else 1 for feed in comparison.feeds),
         max_abs_error=error,
         prediction_match=prediction_match(comparison),
     )

@@ -71,7 +71,7 @@ def _task_graphs(module: TaskModel) -> Callable[[TextTask], TextGraph]:
 
         def answer(feed: Feed) -> Any:
             with torch.inference_mode():
-                [output] = model(*(torch.from_numpy(feed[name]) for name in model.names))
+                output, *_ = model(*(torch.from_numpy(feed[name]) for name in model.names))
             return output.numpy()
 
         return answer

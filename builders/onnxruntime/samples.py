@@ -87,7 +87,7 @@ def sample_feeds(calibration: RequestedCalibration, graph: OnnxGraph) -> list[Fe
 def _load_sample(file: Path, graph: OnnxGraph) -> Feed:
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            feed = {name: arrays[name] for name in arrays.files}
+            feed = {name: _as_texts(arrays[name]) for name in arrays.files}
     except (OSError, ValueError) as error:
         raise BuildError(
             f"{file}: cannot be read: {error}", remedy="Save it again with numpy.savez."
@@ -107,6 +107,11 @@ def _load_sample(file: Path, graph: OnnxGraph) -> Feed:
     return {tensor.name: feed[tensor.name] for tensor in graph.inputs}
 
 
+def _as_texts(array: Any) -> Any:
+    """Return texts, which numpy saves without pickle as `U` only, as ONNX Runtime takes them."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
 def _shape_fits(shape: tuple[int, ...], tensor: OnnxTensor) -> bool:
     expected = tensor.shape or ()
     pairs = zip(shape, expected, strict=False)
@@ -122,21 +127,26 @@ def random_rows(*, seed: int, vocab_size: int, max_tokens: int) -> list[list[int
     return [generator.integers(0, vocab_size, length).tolist() for length in lengths]
 
 
-def random_feeds(graph: OnnxGraph, *, seed: int, sizes: dict[str, int]) -> list[Feed]:
-    """Return seeded feeds of several batch sizes. `sizes` fixes variable dimensions by name.
+def random_feeds(
+    graph: OnnxGraph, *, seed: int, sizes: dict[str, int], batched: bool = True
+) -> list[Feed]:
+    """Return seeded feeds of several sizes. `sizes` fixes variable dimensions by name.
 
-    Floats are normally distributed. Whole numbers are 0 or 1, valid as masks and table rows.
+    `batched`: the first dimension is the batch. Floats are normally distributed. Whole numbers are
+    0 or 1, valid as masks and table rows.
     """
     generator = np.random.default_rng(seed)
-    return [
-        {t.name: _random(t, generator, (batch, *_sizes(t, size, sizes))) for t in graph.inputs}
-        for batch, size in zip(_RANDOM_BATCHES, _RANDOM_SIZES, strict=True)
-    ]
+    feeds = []
+    for batch, size in zip(_RANDOM_BATCHES, _RANDOM_SIZES, strict=True):
+        first = [batch] if batched else []
+        shapes = {t.name: (*first, *_sizes(t, size, sizes, len(first))) for t in graph.inputs}
+        feeds.append({t.name: _random(t, generator, shapes[t.name]) for t in graph.inputs})
+    return feeds
 
 
-def _sizes(tensor: OnnxTensor, size: int, sizes_by_name: dict[str, int]) -> list[int]:
-    """Return the dimensions after the batch. Unnamed variable ones get `size`."""
-    dimensions = (tensor.shape or ())[1:]
+def _sizes(tensor: OnnxTensor, size: int, sizes_by_name: dict[str, int], first: int) -> list[int]:
+    """Return the dimensions from index `first`. Unnamed variable ones get `size`."""
+    dimensions = (tensor.shape or ())[first:]
     return [d if isinstance(d, int) else sizes_by_name.get(d or "", size) for d in dimensions]
 
 
@@ -145,5 +155,5 @@ def _random(tensor: OnnxTensor, generator: Any, shape: tuple[int, ...]) -> Any:
         return np.array([f"text {n}" for n in range(int(np.prod(shape)))], object).reshape(shape)
     kind = np.dtype(NUMPY_TYPES[tensor.element_type])
     if kind.kind == "f":
-        return generator.standard_normal(shape).astype(kind)
-    return generator.integers(0, 2, shape).astype(kind)
+        return np.asarray(generator.standard_normal(shape), dtype=kind)  # a scalar is no array yet
+    return np.asarray(generator.integers(0, 2, shape), dtype=kind)

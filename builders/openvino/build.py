@@ -24,9 +24,17 @@ from buildlib.versions import cpu_name, installed_versions
 from folders import FOLDERS, WEIGHTS, write_companions
 from options import OpenvinoOptions, read_options
 from precisions import BLOCK_SIZE, remedy_for, run_properties
-from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, REFUSAL_REASONS, ROPE_TYPES
+from support import (
+    ARCHITECTURES,
+    DEFAULT_MAX_NUM_TOKENS,
+    REFUSAL_REASONS,
+    REFUSED_SETTINGS,
+    ROPE_TYPES,
+)
 
-_SUPPORTED = SupportedModels("openvino", ARCHITECTURES, ROPE_TYPES, REFUSAL_REASONS)
+_SUPPORTED = SupportedModels(
+    "openvino", ARCHITECTURES, ROPE_TYPES, REFUSAL_REASONS, REFUSED_SETTINGS
+)
 _PACKAGES = ("openvino", "openvino-genai", "optimum-intel", "nncf", "torch", "transformers")
 
 
@@ -62,7 +70,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             import evaluate
 
             # Loaded again, because the export patches its model.
-            model = load_model(request)
+            model = load_model(request, attention="eager")
             comparison = evaluate.evaluate(model, request, checkpoint, limits, prompts, tokenizer)
             del model
             equal = comparison.prompts - comparison.diverged

@@ -8,6 +8,7 @@ from buildlib.builder_toml import read_description
 _DESCRIPTION = read_description(Path(__file__).parent)
 ARCHITECTURES = tuple(_DESCRIPTION["architectures"])
 REFUSAL_REASONS: dict[str, str] = _DESCRIPTION["refused"]
+REFUSED_SETTINGS: dict[str, dict[str, str]] = _DESCRIPTION["refused_settings"]
 DEFAULT_MAX_NUM_TOKENS: int = _DESCRIPTION["max_num_tokens"]
 
 # Position scalings that survive the export. The others (longrope, dynamic) choose their

@@ -119,6 +119,5 @@ class GraphRunner:
         return [results[port] for port in self._outputs]
 
     def __call__(self, feed: Feed) -> Any:
-        """Return the only output."""
-        [output] = self.outputs(feed)
-        return output
+        """Return the first output, the task's."""
+        return self.outputs(feed)[0]

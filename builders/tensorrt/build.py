@@ -54,6 +54,11 @@ class TensorrtBuild:
     model: Path  # the graph; for a task, the one of the export stage
     samples: list[Path]
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether requests share runs; otherwise tensors have the graph's own shapes."""
+        return self.request.limits.max_batch_size > 0
+
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
     """Build the plan in the working directory.
@@ -89,8 +94,8 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     return {
         "files": artefact.list_files(folders),
         "tensors": {
-            "inputs": [tensor.spec() for tensor in border.inputs],
-            "outputs": [tensor.spec() for tensor in border.outputs],
+            "inputs": [tensor.spec(batched=job.is_batched) for tensor in border.inputs],
+            "outputs": [tensor.spec(batched=job.is_batched) for tensor in border.outputs],
         },
         "limits": dataclasses.asdict(request.limits) | (exported.lengths if exported else {}),
         "model": None,
@@ -155,7 +160,7 @@ def _parse_graph(job: TensorrtBuild) -> Any:
 
     model = find_graph(job.model)
     compiler = Compiler.parse(model, strongly_typed=options.strongly_typed)
-    check_border(compiler.description)
+    check_border(compiler.description, batched=job.is_batched)
     check_quantisation(request.precision, compiler.description, calibrated=calibrated)
     return compiler
 

@@ -27,9 +27,9 @@ class NetworkTensor:
     data_type: str  # TensorRT's name
     shape: tuple[int, ...]  # -1: variable
 
-    def spec(self) -> dict[str, Any]:
-        """Return the tensor's entry in the build result, without the batch dimension."""
-        dims = list(self.shape[1:])
+    def spec(self, *, batched: bool) -> dict[str, Any]:
+        """Return the tensor's entry in the build result; `batched`: without the batch dimension."""
+        dims = list(self.shape[int(batched) :])
         return {"name": self.name, "data_type": TRITON_TYPES[self.data_type], "dims": dims}
 
 

@@ -15,7 +15,7 @@ _DEFAULT_STREAM = 0
 
 
 class PlanRunner:
-    """Runs a plan on the first GPU: maps NumPy arrays by input name to the only output.
+    """Runs a plan on the first GPU: maps NumPy arrays by input name to the first output.
 
     A run uses the first profile that holds its rows. More rows than a profile holds are split.
 
@@ -38,7 +38,7 @@ class PlanRunner:
         self._device = CudaDevice()
         names = [self._engine.get_tensor_name(at) for at in range(self._engine.num_io_tensors)]
         self._inputs = [name for name in names if self._mode(name) == trt.TensorIOMode.INPUT]
-        [self._output] = [name for name in names if name not in self._inputs]
+        self._outputs = [name for name in names if name not in self._inputs]
         self._buffers = {name: CudaBuffer(self._device) for name in names}
 
     def _mode(self, name: str) -> Any:
@@ -65,16 +65,20 @@ class PlanRunner:
             if not self._context.set_input_shape(name, values.shape):
                 raise self._run_error(f"it refuses the shape {list(values.shape)} of {name}")
             self._context.set_tensor_address(name, self._buffers[name].write(values))
-        shape = tuple(self._context.get_tensor_shape(self._output))
-        kind = trt.nptype(self._engine.get_tensor_dtype(self._output))
-        output = np.empty(shape, dtype=kind)
-        buffer = self._buffers[self._output]
-        self._context.set_tensor_address(self._output, buffer.reserve(output))
+        arrays = {name: self._reserve(name) for name in self._outputs}
         if not self._context.execute_async_v3(_DEFAULT_STREAM):
             raise self._run_error("its execution failed")
         self._device.synchronize()
-        buffer.read(output)
-        return output.astype(np.float32)
+        first = self._outputs[0]
+        self._buffers[first].read(arrays[first])
+        return arrays[first].astype(np.float32)
+
+    def _reserve(self, name: str) -> Any:
+        """Return an array of an output's shape, and give TensorRT a buffer for it."""
+        shape = tuple(self._context.get_tensor_shape(name))
+        array = np.empty(shape, dtype=trt.nptype(self._engine.get_tensor_dtype(name)))
+        self._context.set_tensor_address(name, self._buffers[name].reserve(array))
+        return array
 
     def _select_profile(self, feed: Feed) -> int:
         for number, profile in enumerate(self._profiles):

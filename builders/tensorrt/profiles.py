@@ -2,7 +2,7 @@
 """Optimisation profiles: the shapes that a plan supports. Standard library only.
 
 A plan takes shapes from min to max and is fastest at opt. Every profile must cover Triton's
-batches, from one request to max_batch_size.
+batches, from one request to max_batch_size. With a max_batch_size of 0 there is no batch dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def resolve_profiles(
         _resolve_profile(network, shapes, max_batch_size, f"engine.options.profiles[{number}]")
         for number, shapes in enumerate(requested or [{}])
     ]
-    for number, profile in enumerate(profiles):
+    for number, profile in enumerate(profiles if max_batch_size else ()):
         check_shared_batch(profile, f"engine.options.profiles[{number}]")
     return profiles
 
@@ -90,7 +90,8 @@ def _resolve_profile(
         else:
             shapes = _default_shapes(tensor, max_batch_size, location)
         check_order(shapes, f"{location}.{name}")
-        check_batch_range(shapes, max_batch_size, f"{location}.{name}")
+        if max_batch_size:
+            check_batch_range(shapes, max_batch_size, f"{location}.{name}")
         profile[name] = shapes
     return profile
 
@@ -133,7 +134,9 @@ def check_against_network(shapes: ProfileShapes, tensor: NetworkTensor, location
 
 
 def _default_shapes(tensor: NetworkTensor, max_batch_size: int, location: str) -> ProfileShapes:
-    open_dimensions = [i for i, size in enumerate(tensor.shape) if i and size == -1]
+    batch = [max_batch_size] if max_batch_size else []
+    sizes = tensor.shape[len(batch) :]
+    open_dimensions = [i for i, size in enumerate(sizes, start=len(batch)) if size == -1]
     if open_dimensions:
         raise BuildError(
             f"{location}: the input {tensor.name} has the shape {list(tensor.shape)}, and no "
@@ -141,10 +144,8 @@ def _default_shapes(tensor: NetworkTensor, max_batch_size: int, location: str) -
             remedy=f"Set engine.options.profiles: {{{tensor.name}: {{min: ..., opt: ..., "
             "max: ...}}.",
         )
-    fixed_sizes = tensor.shape[1:]
-    return ProfileShapes(
-        (1, *fixed_sizes), (max_batch_size, *fixed_sizes), (max_batch_size, *fixed_sizes)
-    )
+    largest = (*batch, *sizes)
+    return ProfileShapes((*([1] * len(batch)), *sizes), largest, largest)
 
 
 def check_order(shapes: ProfileShapes, location: str) -> None:

@@ -151,25 +151,29 @@ def _scales_remedy(precision: str) -> str:
     return f"{quantise}, or set engine.calibration.data to a folder of .npz samples."
 
 
-def check_border(network: Network) -> None:
-    """Raise BuildError for inputs or outputs that Triton could not batch or carry."""
+def check_border(network: Network, *, batched: bool) -> None:
+    """Raise BuildError for inputs or outputs that Triton could not carry.
+
+    `batched`: requests share runs, along the first dimension of all tensors.
+    """
     for tensor in (*network.inputs, *network.outputs):
         if tensor.data_type not in TRITON_TYPES:
             raise BuildError(
                 f"{tensor.name} is of the type {tensor.data_type}, which Triton cannot carry",
                 remedy="Add a Cast at the border of the graph.",
             )
-        if len(tensor.shape) < len(("batch", "something")):
+        if not tensor.shape:
             raise BuildError(
-                f"{tensor.name} has the shape {list(tensor.shape)}: Triton wants a batch dimension "
-                "and at least one behind it",
-                remedy="Export the graph with [batch, 1] instead of [batch] or a scalar.",
+                f"{tensor.name} is a scalar, which Triton's TensorRT backend does not carry",
+                remedy="Export the graph with [1] there (Reshape, Unsqueeze), or serve it with the "
+                "onnxruntime builder.",
             )
-        if tensor.shape[0] != -1:
+        if batched and tensor.shape[0] != -1:
             raise BuildError(
                 f"the first dimension of {tensor.name} is fixed at {tensor.shape[0]}, so requests "
                 "cannot be batched along it",
-                remedy='Export the graph with a variable first dimension: {0: Dim("batch")}.',
+                remedy="Set engine.max_batch_size to 0: the plan then runs once for each request. "
+                'To batch, export the graph with a variable first dimension: {0: Dim("batch")}.',
             )
 
 

@@ -102,12 +102,15 @@ class OnnxSession:
                 f"{file} cannot be loaded by ONNX Runtime: {error}"
             ) from error
         self.inputs = [tensor.name for tensor in self._session.get_inputs()]
+        # Triton has no tensors without a dimension: it passes [1] for a scalar.
+        self._scalars = {tensor.name for tensor in self._session.get_inputs() if not tensor.shape}
         self.outputs = [tensor.name for tensor in self._session.get_outputs()]
 
     def run(self, arrays: Arrays, outputs: Sequence[str]) -> list[Any]:
         """Run the graph and return the named outputs in order. Raises ValuesRefusedError."""
+        scalars = {name: arrays[name].reshape(()) for name in self._scalars & arrays.keys()}
         try:
-            results = self._session.run(list(outputs), dict(arrays))
+            results = self._session.run(list(outputs), {**arrays, **scalars})
         except InvalidArgument as error:  # such as an id that is not in the vocabulary
             raise ValuesRefusedError(str(error)) from error
         return [np.asarray(array) for array in results]

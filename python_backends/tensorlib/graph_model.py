@@ -16,7 +16,14 @@ from tasklib.graph_task import GraphTask
 from tasklib.task_file import FILE as TASK_FILE
 from tasklib.task_file import TaskDefinition, read_task
 from tensorlib.batches import Answer, Arrays, Padding, RowError
-from tensorlib.graph_requests import Finish, RequestReader, TaskRequests, TensorRequests
+from tensorlib.graph_requests import (
+    Finish,
+    RequestReader,
+    TaskRequests,
+    TensorRequests,
+    UnbatchedRequests,
+    run_unbatched,
+)
 from tensorlib.lanes import parallel_runs
 from tensorlib.packing import default_tokens
 from tensorlib.run_queue import TRITON_DECIDES, QueuedRequest, RunQueue
@@ -56,7 +63,7 @@ class GraphSession(Protocol):
     def run(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
         """Run the graph and return the named outputs in order. Thread-safe.
 
-        Raises ValuesRefusedError.
+        A scalar of the graph has the shape [1] in `arrays`. Raises ValuesRefusedError.
         """
 
 
@@ -90,9 +97,11 @@ class GraphModel:
                 )
                 # Images have no tokens and all have one shape: they stay together.
                 tokens = (tokens or default_tokens(padding.run_tokens)) if task.text else 0
-        max_rows = int(config["max_batch_size"])
+        max_rows, run = int(config["max_batch_size"]), self._session.run
+        if not max_rows:  # the graph has no batch dimension: each run is one request
+            max_rows, run = 1, partial(run_unbatched, self._session.run)
+            self._requests = UnbatchedRequests(max_sequence)
         lanes = parallel_runs(runs, config, args["model_instance_kind"])
-        run = self._session.run
         self._queue = RunQueue(run, max_rows, max_waiting, padding, max_tokens=tokens, lanes=lanes)
         self._queue.start()
         self._metrics = StepMetrics(args)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tasklib.graph_task import GraphTask
-from tensorlib.batches import Arrays, GraphRequest
+from tensorlib.batches import Arrays, GraphRequest, RunGraph
 from textlib.errors import RequestError
 
 _LENGTH_INPUT = "input_ids"
@@ -49,6 +49,39 @@ class TensorRequests:
         )
 
 
+class UnbatchedRequests:
+    """Reads requests for a graph without a batch dimension: each becomes a batch of one.
+
+    So the queue needs no other rules. `run_unbatched` removes the added dimension.
+    """
+
+    def __init__(self, max_sequence: int) -> None:
+        self._requests = TensorRequests(max_sequence)
+
+    def read(
+        self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]
+    ) -> list[ReadRequest | RequestError]:
+        """Return the graph request for each request, or its error."""
+        return [
+            each if isinstance(each, RequestError) else (_as_batch(each[0]), _only_row)
+            for each in self._requests.read(requests)
+        ]
+
+
+def _as_batch(request: GraphRequest) -> GraphRequest:
+    return GraphRequest({name: a[None] for name, a in request.arrays.items()}, request.outputs)
+
+
+def _only_row(outputs: Arrays) -> dict[str, Any]:
+    return {name: array[0] for name, array in outputs.items()}
+
+
+def run_unbatched(run: RunGraph, arrays: Arrays, outputs: Sequence[str]) -> list[Any]:
+    """Run a graph without a batch dimension on a batch of one; scalar outputs get the shape [1]."""
+    results = run({name: array[0] for name, array in arrays.items()}, outputs)
+    return [np.atleast_1d(result)[None] for result in results]
+
+
 class TaskRequests:
     """Reads requests of a task whose steps this engine inlines."""
 
@@ -73,9 +106,9 @@ class TaskRequests:
 def length_error(arrays: Arrays, max_sequence: int) -> RequestError | None:
     """Return an error for rows that are too long, because libraries report it unclearly."""
     ids = arrays.get(_LENGTH_INPUT)
-    if max_sequence and ids is not None and ids.shape[1] > max_sequence:
+    if max_sequence and ids is not None and ids.shape[-1] > max_sequence:
         return RequestError(
-            f"{_LENGTH_INPUT} has {ids.shape[1]} tokens per row; this model takes up to "
+            f"{_LENGTH_INPUT} has {ids.shape[-1]} tokens per row; this model takes up to "
             f"{max_sequence}."
         )
     return None

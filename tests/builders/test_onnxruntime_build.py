@@ -138,6 +138,9 @@ REFUSED = {
     "complex_numbers": "of the ONNX type COMPLEX64",
     "fixed_batch": "the first dimension of x is fixed at 1",
     "two_batches": "do not share the batch dimension: x has 'n', y has 'm'",
+    "scalars": "threshold is a scalar and has no batch dimension",
+    "distances": "do not share the batch dimension: x has 'n', y has 'm'",
+    "zipmap": "maps is a sequence; Triton carries tensors only",
     "custom_operator": "the domain 'com.acme' (Polish)",
 }
 # In the builder's environment: what a build does with a given graph before anything else of it.
@@ -188,6 +191,58 @@ def test_a_graph_that_sums_over_its_batch(build: Build, graphs: Path) -> None:
     done = build(graphs / "summed")
     assert done.code == 1
     assert "its first dimension is not the batch" in done.result["problem"]
+
+
+def test_a_first_dimension_that_is_no_batch(build: Build, graphs: Path) -> None:
+    """A running sum answers as many values as it gets: only a row alone shows it. Built alone."""
+    done = build(graphs / "waveform")
+    assert done.code == 1
+    assert "the output y of a row changes with the other rows" in done.result["problem"]
+    alone = build(graphs / "waveform", limits={"max_batch_size": 0})
+    assert parity(alone)["samples"] == 3
+    assert [tensor["dims"] for tensor in alone.result["tensors"]["inputs"]] == [[-1]]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("graph", "inputs", "outputs"),
+    [
+        ("fixed_batch", [[1, 3]], [[1, 3]]),
+        ("scalars", [[-1, 3], [], []], [[-1, 3], [], [], []]),
+        ("distances", [[-1, 3], [-1, 3]], [[-1, -1]]),
+    ],
+)
+def test_graphs_without_a_batch_dimension(
+    build: Build, graphs: Path, graph: str, inputs: Any, outputs: Any, precision: str
+) -> None:
+    """With a max_batch_size of 0, in the graph's own shapes; otherwise refused with that remedy."""
+    done = build(graphs / graph, precision, limits={"max_batch_size": 0})
+    assert parity(done)["samples"] == 3
+    tensors = done.result["tensors"]
+    assert [tensor["dims"] for tensor in tensors["inputs"]] == inputs
+    assert [tensor["dims"] for tensor in tensors["outputs"]] == outputs
+    assert done.result["limits"]["max_batch_size"] == 0
+    refused = build(graphs / graph, precision)
+    assert "Set engine.max_batch_size to 0" in refused.result["remedy"]
+
+
+def test_outputs_without_a_shape(build: Build, graphs: Path) -> None:
+    """Their rank follows from the operators, as of a label of scikit-learn."""
+    done = build(graphs / "open_ranks")
+    assert parity(done)["samples"] == 6
+    outputs = {tensor["name"]: tensor["dims"] for tensor in done.result["tensors"]["outputs"]}
+    assert outputs == {"label": [], "probabilities": [3], "score": []}
+
+
+def test_a_graph_that_takes_no_random_inputs(build: Build, graphs: Path, tmp_path: Path) -> None:
+    """It is said how to give samples, and with them, texts too, it is built."""
+    done = build(graphs / "categories")
+    assert "does not take the inputs of the comparison" in done.result["problem"]
+    assert "set engine.calibration.data to a folder of .npz samples" in done.result["remedy"]
+    (tmp_path / "samples").mkdir()
+    np.savez(tmp_path / "samples" / "a.npz", x=np.array([["ham"], ["éggs"], ["spam"]]))
+    calibration = {"data": str(tmp_path / "samples")}
+    assert parity(build(graphs / "categories", calibration=calibration))["samples"] == 3
 
 
 def test_weights_outside_of_the_graph(build: Build, graphs: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -304,18 +305,53 @@ def test_a_graph_the_runtime_cannot_load(
         (("z", "INT4", ("batch", 1)), "of the ONNX type INT4"),
         (("z", "", None, "sequence"), "z is a sequence; Triton carries tensors only"),
         (("z", "FLOAT", None), "the number of dimensions of z is unknown"),
-        (("z", "FLOAT", ()), "z is a scalar and has no batch dimension"),
-        (("z", "FLOAT", (1, 3)), "the first dimension of z is fixed at 1"),
     ],
 )
-def test_a_tensor_that_triton_cannot_batch(
+def test_a_tensor_that_triton_cannot_carry(
     builder: SimpleNamespace, refusal: Refusal, tensor: tuple[Any, ...], words: str
 ) -> None:
+    """As an input or an output, with batches and without."""
     z = builder.graph.OnnxTensor(*tensor)
-    for side in ("inputs", "outputs"):
-        whole = graph(builder, **{side: (z,)})
-        where, runtime = Path("model.onnx"), builder.support.ONNX_RUNTIME
-        assert words in refusal(lambda: builder.graph.check_graph(whole, where, runtime))  # noqa: B023
+    for side, batched in itertools.product(("inputs", "outputs"), (True, False)):
+        check = partial(
+            builder.graph.check_graph,
+            graph(builder, **{side: (z,)}),
+            Path("model.onnx"),
+            builder.support.ONNX_RUNTIME,
+            batched=batched,
+        )
+        assert words in refusal(check)
+
+
+@pytest.mark.parametrize("rank", range(5))
+def test_every_shape(builder: SimpleNamespace, refusal: Refusal, rank: int) -> None:
+    """Of each dimension fixed, named or neither: batched with a variable first one, else alone."""
+    for shape in itertools.product(*[(3, "n", None)] * rank):
+        z = builder.graph.OnnxTensor("z", "FLOAT", shape)
+        for side in ("inputs", "outputs"):
+            whole = graph(builder, **{side: (z,)})
+            where, runtime = Path("model.onnx"), builder.support.ONNX_RUNTIME
+            check = partial(builder.graph.check_graph, whole, where, runtime)
+            specs = partial(builder.graph.tensor_specs, whole)
+            check(batched=False)
+            dims = [size if isinstance(size, int) else -1 for size in shape]
+            assert specs(batched=False)[side][0]["dims"] == dims
+            if not shape or shape[0] == 3:
+                expected = "fixed at 3" if shape else "z is a scalar and has no batch dimension"
+                assert expected in refusal(check)
+                continue
+            check()
+            assert specs()[side][0]["dims"] == dims[1:]
+
+
+def test_a_zipmap_is_told_how_to_go(builder: SimpleNamespace) -> None:
+    """The remedy names the call of skl2onnx; another sequence has no such remedy."""
+    maps = builder.graph.OnnxTensor("maps", "", None, "sequence")
+    for operators, expected in (({"ZipMap"}, 'options={"zipmap": False}'), (set(), "with tensors")):
+        whole = graph(builder, outputs=(maps,), operators={"ai.onnx.ml": frozenset(operators)})
+        with pytest.raises(builder.problems.BuildError) as caught:
+            builder.graph.check_graph(whole, Path("model.onnx"), builder.support.ONNX_RUNTIME)
+        assert expected in caught.value.remedy
 
 
 @pytest.mark.parametrize("element", ["FLOAT", "INT64", "STRING"])
@@ -339,6 +375,7 @@ def test_inputs_that_do_not_share_the_batch_dimension(
     # A dimension without a name may be the same: the build tries it with several batch sizes.
     unnamed = (inputs[0], make("y", "FLOAT", (None, 3)))
     builder.graph.check_graph(graph(builder, inputs=unnamed), Path("model.onnx"), runtime)
+    builder.graph.check_graph(whole, Path("model.onnx"), runtime, batched=False)
 
 
 def test_a_graph_that_is_quantised_already(builder: SimpleNamespace, refusal: Refusal) -> None:

@@ -188,13 +188,16 @@ def test_the_graph_is_that_of_the_task(results: dict[str, Any]) -> None:
     assert inputs["embedding"] == [*plain, "token_type_ids", "pooling_mask"]
     assert inputs["rerank"] == plain
     outputs = {name: result["tensors"]["outputs"] for name, result in results.items()}
-    dims = {name: (one["name"], one["dims"]) for name, [one] in outputs.items()}
-    assert dims == {
-        "embedding": ("embedding", [24]),
-        "rerank": ("score", [1]),
-        "entities": ("token_scores", [-1, 5]),
+    dims = {
+        name: {tensor["name"]: tensor["dims"] for tensor in tensors}
+        for name, tensors in outputs.items()
     }
-    assert {one["data_type"] for [one] in outputs.values()} == {"TYPE_FP32"}
+    assert dims == {
+        "embedding": {"embedding": [24]},
+        "rerank": {"score": [1], "logit": [1]},
+        "entities": {"token_scores": [-1, 5]},
+    }
+    assert {each["data_type"] for some in outputs.values() for each in some} == {"TYPE_FP32"}
 
 
 def test_what_the_artefact_keeps(results: dict[str, Any]) -> None:

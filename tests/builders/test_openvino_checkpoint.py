@@ -24,7 +24,10 @@ def edit(path: Path, **changes: Any) -> None:
 
 def inspect(builder: SimpleNamespace, folder: Path) -> Any:
     support = builder.support
-    supported = ("openvino", support.ARCHITECTURES, support.ROPE_TYPES)
+    supported = (
+        *("openvino", support.ARCHITECTURES, support.ROPE_TYPES),
+        *(support.REFUSAL_REASONS, support.REFUSED_SETTINGS),
+    )
     return builder.checkpoint.inspect_checkpoint(
         folder, builder.checkpoint.SupportedModels(*supported)
     )
@@ -59,6 +62,41 @@ def test_names_of_gpt2(builder: SimpleNamespace, checkpoint: Path) -> None:
     facts = inspect(builder, checkpoint)
     assert (facts.num_hidden_layers, facts.num_key_value_heads) == (3, 4)
     assert (facts.head_dim, facts.max_position_embeddings) == (4, 32)
+
+
+FALCON_7B = {"multi_query": True, "num_kv_heads": 71, "alibi": False}
+FALCON_40B = {"new_decoder_architecture": True, "num_kv_heads": 2, "multi_query": True}
+
+
+@pytest.mark.parametrize(("settings", "heads"), [(FALCON_7B, 1), (FALCON_40B, 2)])
+def test_key_heads_of_falcon(
+    builder: SimpleNamespace, checkpoint: Path, settings: dict[str, Any], heads: int
+) -> None:
+    """As transformers counts them, which ignores `num_kv_heads` of the older architecture."""
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    del config["num_key_value_heads"]
+    config |= {"architectures": ["FalconForCausalLM"], **settings}
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert inspect(builder, checkpoint).num_key_value_heads == heads
+
+
+def test_falcon_with_position_biases(
+    builder: SimpleNamespace, checkpoint: Path, refusal: Refusal
+) -> None:
+    """They are lost in the exported graph: refused by the setting, not by the class."""
+    edit(checkpoint / "config.json", architectures=["FalconForCausalLM"], alibi=True)
+    said = refusal(lambda: inspect(builder, checkpoint))
+    assert "config.json: alibi is True; the openvino builder does not support Falcon" in said
+
+
+def test_sizes_of_bloom(builder: SimpleNamespace, checkpoint: Path) -> None:
+    """Its config.json has names of its own, and no limit of positions: it was trained on 2048."""
+    (checkpoint / "config.json").unlink()
+    bloom = {"architectures": ["BloomForCausalLM"], "vocab_size": 8, "eos_token_id": 2}
+    edit(checkpoint / "config.json", n_embed=16, n_layer=3, num_attention_heads=4, **bloom)
+    facts = inspect(builder, checkpoint)
+    assert (facts.num_hidden_layers, facts.head_dim) == (3, 4)
+    assert facts.max_position_embeddings == 2048
 
 
 def lfs(folder: Path, name: str) -> None:

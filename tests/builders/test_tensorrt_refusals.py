@@ -301,9 +301,9 @@ def test_scales_from_one_place(
     [
         ("FP8", (-1, 4), "x is of the type FP8, which Triton cannot carry"),
         ("INT4", (-1, 4), "x is of the type INT4"),
-        ("FLOAT", (), "x has the shape []: Triton wants a batch dimension"),
-        ("FLOAT", (-1,), "x has the shape [-1]: Triton wants a batch dimension"),
+        ("FLOAT", (), "x is a scalar"),
         ("FLOAT", (1, 4), "the first dimension of x is fixed at 1"),
+        ("FLOAT", (4,), "the first dimension of x is fixed at 4"),
     ],
 )
 def test_a_border_that_triton_cannot_batch(
@@ -312,8 +312,26 @@ def test_a_border_that_triton_cannot_batch(
     tensor = (builder.network.NetworkTensor("x", data_type, shape),)
     for side in ("inputs", "outputs"):
         graph = network(builder, **{side: tensor})
-        assert words in refusal(lambda: builder.rules.check_border(graph))  # noqa: B023
-    builder.rules.check_border(network(builder))
+        assert words in refusal(lambda: builder.rules.check_border(graph, batched=True))  # noqa: B023
+    builder.rules.check_border(network(builder), batched=True)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 4), (-1, -1, 3)])
+def test_a_border_with_a_batch(builder: SimpleNamespace, shape: tuple[int, ...]) -> None:
+    """A classifier's label has the batch dimension alone."""
+    tensor = builder.network.NetworkTensor("x", "FLOAT", shape)
+    for side in ("inputs", "outputs"):
+        builder.rules.check_border(network(builder, **{side: (tensor,)}), batched=True)
+    assert tensor.spec(batched=True)["dims"] == list(shape[1:])
+
+
+@pytest.mark.parametrize("shape", [(1,), (-1,), (1, 3, 8, 8), (-1, 4)])
+def test_a_border_without_a_batch(builder: SimpleNamespace, shape: tuple[int, ...]) -> None:
+    """Any shape but a scalar's."""
+    tensor = builder.network.NetworkTensor("x", "FLOAT", shape)
+    for side in ("inputs", "outputs"):
+        builder.rules.check_border(network(builder, **{side: (tensor,)}), batched=False)
+    assert tensor.spec(batched=False)["dims"] == list(shape)
 
 
 # Profiles.
@@ -327,6 +345,20 @@ def test_only_the_batch_is_variable(builder: SimpleNamespace) -> None:
     ((profile),) = resolve(builder, network(builder))()
     made = profile["x"]
     assert (made.min, made.opt, made.max) == ((1, 8), (BATCH, 8), (BATCH, 8))
+
+
+def test_profiles_without_a_batch(builder: SimpleNamespace, refusal: Refusal) -> None:
+    """Fixed shapes need none; the first dimension is like any other."""
+    tensor = builder.network.NetworkTensor
+    fixed = network(builder, inputs=(tensor("x", "FLOAT", (1, 8)), tensor("y", "FLOAT", (5,))))
+    [profile] = builder.profiles.resolve_profiles(fixed, (), 0)
+    assert (profile["x"].min, profile["y"].max) == ((1, 8), (5,))
+    variable = network(builder, inputs=(tensor("x", "FLOAT", (-1, 8)),))
+    said = refusal(lambda: builder.profiles.resolve_profiles(variable, (), 0))
+    assert "how large dimension 0 may be" in said
+    chosen = {"x": shapes([2, 8], [4, 8], [16, 8])}
+    [profile] = builder.profiles.resolve_profiles(variable, (chosen,), 0)
+    assert profile["x"].max == (16, 8)
 
 
 def test_several_profiles(builder: SimpleNamespace) -> None:
@@ -392,4 +424,5 @@ def test_what_nvidia_smi_says(builder: SimpleNamespace) -> None:
 
 def test_tensors_in_the_result(builder: SimpleNamespace) -> None:
     tensor = builder.network.NetworkTensor("x", "HALF", (-1, 3, -1))
-    assert tensor.spec() == {"name": "x", "data_type": "TYPE_FP16", "dims": [3, -1]}
+    assert tensor.spec(batched=True) == {"name": "x", "data_type": "TYPE_FP16", "dims": [3, -1]}
+    assert tensor.spec(batched=False)["dims"] == [-1, 3, -1]

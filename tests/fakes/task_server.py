@@ -34,6 +34,10 @@ MODELS: dict[str, tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]
         (("label", "BYTES"), ("score", "FP32"), *COUNTS),
     ),
     "reranker": ((("query", "BYTES"), TEXT, ("truncate", "BOOL")), (("score", "FP32"), *COUNTS)),
+    "logits": (
+        (("query", "BYTES"), TEXT, ("truncate", "BOOL")),
+        (("score", "FP32"), ("logit", "FP32"), *COUNTS),
+    ),
     "names": ((TEXT,), (("entities", "BYTES"), *COUNTS)),
     "vision": ((("image", "BYTES"), ("top_k", "INT32")), (("label", "BYTES"), ("score", "FP32"))),
     "tower": ((("image", "BYTES"),), (("embedding", "FP32"),)),
@@ -160,6 +164,10 @@ def _response(model: str, asked: dict[str, Any], texts: list[bytes], factor: flo
     elif model == "reranker":
         scores = [[float(text.count(query))] for query, text in _pairs(asked)]
         made["score"] = np.array(scores, dtype=np.float32)
+    elif model == "logits":
+        logits = [[20.0 + text.count(query)] for query, text in _pairs(asked)]
+        made["logit"] = np.array(logits, dtype=np.float32)
+        made["score"] = 1 / (1 + np.exp(-made["logit"]))
     elif model == "names":
         found = [[{"label": "N", "score": 0.5, "start": 0, "end": len(text)}] for text in texts]
         made["entities"] = np.array([[json.dumps(one).encode()] for one in found], dtype=object)

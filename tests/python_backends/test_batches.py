@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorlib.batches import Answer, Arrays, GraphRequest, Padding, run_batch
+from tensorlib.graph_requests import UnbatchedRequests, run_unbatched
 from tensorlib.run_queue import TRITON_DECIDES, QueuedRequest, RunQueue
 from textlib.errors import QueueFullError, RequestCancelledError
 
@@ -347,3 +348,28 @@ def test_a_request_of_two_lengths_is_left_to_the_graph() -> None:
     sent = clients(text(1, 3), odd, text(1, 2))
     queue.submit(sent)
     assert [isinstance(client.answers[0], dict) for client in sent] == [True, False, True]
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (1, 3), (4, 3), (2, 1, 3, 2)])
+def test_a_graph_without_a_batch_runs_once_for_each_request(shape: tuple[int, ...]) -> None:
+    """It sees the request's own shapes, and a sum without dimensions is answered as [1]."""
+
+    def graph(arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
+        assert arrays["x"].shape == shape
+        made = {"y": 2 * arrays["x"], "total": np.asarray(arrays["x"].sum())}
+        return [made[name] for name in outputs]
+
+    sent = [np.full(shape, float(n)) for n in range(3)]
+    reader = UnbatchedRequests(0)
+    reads: list[Any] = list(reader.read([({"x": x}, ("y", "total")) for x in sent]))
+    queue = RunQueue(lambda arrays, names: run_unbatched(graph, arrays, names), 1, 0)
+    queue.start()
+    waiting = [Client(request) for request, _ in reads]
+    queue.submit(waiting)
+    queue.close()
+    for x, client, (_, finish) in zip(sent, waiting, reads, strict=True):
+        [answer] = client.answers
+        outputs = finish(answer)
+        np.testing.assert_array_equal(outputs["y"], 2 * x)
+        assert outputs["total"].shape == (1,)
+        assert outputs["total"] == x.sum()

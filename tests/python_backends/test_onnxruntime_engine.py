@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from textlib.errors import ModelConfigurationError
 
@@ -38,9 +39,12 @@ def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts
             return self._running
 
         def get_inputs(self) -> list[Any]:
-            return [SimpleNamespace(name="x")]
+            return [SimpleNamespace(name="x", shape=["n", 3]), SimpleNamespace(name="t", shape=[])]
 
         get_outputs = get_inputs
+
+        def run(self, names: list[str], arrays: dict[str, Any]) -> list[Any]:
+            return [np.array(arrays[name].shape) for name in names]
 
     onnxruntime: Any = ModuleType("onnxruntime")
     levels = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
@@ -113,3 +117,10 @@ def test_the_only_core_has_nobody_to_bind(monkeypatch: pytest.MonkeyPatch) -> No
     options = module.session_options(SETTINGS | {"intra_op_num_threads": 0}, 1)
     assert options.intra_op_num_threads == 1
     assert "session.intra_op_thread_affinities" not in options.entries
+
+
+def test_a_scalar_loses_the_dimension_that_triton_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[1] from Triton is [] for the graph; other inputs keep their shapes."""
+    session = _opened(_module(monkeypatch, [CPU], starts=False), "CPU")
+    shapes = session.run({"x": np.zeros((1, 3)), "t": np.zeros(1)}, ["t", "x"])
+    assert [list(shape) for shape in shapes] == [[], [1, 3]]

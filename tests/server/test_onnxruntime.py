@@ -34,6 +34,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.server]
 TESTS = Path(__file__).resolve().parents[1]
 MOST_ROWS = 8
 PRECISIONS = ("fp32", "fp16", "int8")
+# Of these a request is a run.
+WITHOUT_BATCH = ("every_shape", "scalars", "distances", "waveform", "fixed_batch")
+GIVEN = ("mixed", "classifier", "open_ranks", "every_batch", *WITHOUT_BATCH)
 # An encoder's fp16 is built in tests/builders/test_onnxruntime_tasks.py.
 ENCODED = ("fp32", "int8")
 CLIENTS = 16
@@ -59,7 +62,7 @@ def project(
     """A given graph in every precision and a sentence encoder, built."""
     folder = tmp_path_factory.mktemp("graphs")
     script = TESTS / "onnx_graphs.py"
-    subprocess.run([onnxruntime_environment, script, folder, "mixed", "classifier"], check=True)
+    subprocess.run([onnxruntime_environment, script, folder, *GIVEN], check=True)
     # Long enough for the requests of a test to meet in one batch.
     serving = {"dynamic_batching": {"max_queue_delay_microseconds": 50_000}}
     models = {
@@ -69,17 +72,18 @@ def project(
             "engine": {
                 "builder": "onnxruntime",
                 "precision": precision,
-                "max_batch_size": MOST_ROWS,
+                "max_batch_size": 0 if name in WITHOUT_BATCH else MOST_ROWS,
             },
-            "serving": serving,
+            "serving": {} if name in WITHOUT_BATCH else serving,
         }
         for name, checkpoint, precisions in (
-            ("mixed", folder / "mixed", PRECISIONS),
-            ("classifier", folder / "classifier", ("fp32",)),
+            *((name, folder / name, PRECISIONS[: 3 if name == "mixed" else 1]) for name in GIVEN),
             ("minilm", minilm, ENCODED),
         )
         for precision in precisions
     }
+    timed = {"priority_levels": 2, "default_timeout_microseconds": 60_000_000}
+    models["timed"] = models["distances_fp32"] | {"serving": {"queue": timed}}
     bounded = {"serving": {"queue": {"max_queue_size": BOUND}}}
     models["bounded"] = models["minilm_fp32"] | bounded
     file = folder / "tritonctl.yaml"
@@ -193,6 +197,90 @@ def test_tensors_of_the_batch_dimension_alone(
         rows = rows_of(want, first, first + 2)
         rows |= {name: rows[name][:, None] for name in ("label", "score")}
         assert_same(answer, rows, tolerance=1e-6)
+
+
+def values(shape: list[int], data_type: str, seed: int) -> Any:
+    """An array of Triton's type."""
+    random = np.random.default_rng(seed)
+    numbers = random.integers(0, 100, shape)
+    if data_type == "TYPE_STRING":
+        return np.array([f"näme {n}" for n in numbers.reshape(-1)]).reshape(shape)
+    kinds = {"TYPE_FP32": np.float32, "TYPE_INT64": np.int64, "TYPE_BOOL": np.bool_}
+    return (numbers % 2 if data_type == "TYPE_BOOL" else numbers).astype(kinds[data_type])
+
+
+@pytest.mark.parametrize(("graph", "batch"), [("every_shape", []), ("every_batch", [3])])
+def test_every_shape_of_a_graph(
+    project: Project, client: TritonClient, graph: str, batch: list[int]
+) -> None:
+    """Rank 0 to 4, each dimension fixed, named or neither: what is sent comes back."""
+    specs = built_engine(project, f"{graph}_fp32").manifest.result.tensors.inputs
+    assert len(specs) == {"every_shape": 121, "every_batch": 80}[graph]
+    dims = {spec.name: [2 if size < 0 else size for size in spec.dims] or [1] for spec in specs}
+    sent = {
+        spec.name: values([*batch, *dims[spec.name]], spec.data_type, seed)
+        for seed, spec in enumerate(specs)
+    }
+    answer = client.infer(f"{graph}_fp32", sent, timeout=60)
+    assert_same(answer, {name.replace("x", "y", 1): a for name, a in sent.items()}, tolerance=0)
+
+
+def test_requests_of_graphs_without_a_batch_run_alone(
+    server: Server, project: Project, client: TritonClient, reference: Reference
+) -> None:
+    """Of different shapes and at once: each gets the answer to what it sent, from its own run."""
+    random = np.random.default_rng(5)
+    graphs: dict[str, list[Arrays]] = {
+        "scalars": [
+            {
+                "x": random.standard_normal((rows, 3)).astype(np.float32),
+                "threshold": np.array([rows / 10], np.float32),
+                "note": np.array([f"nöte {rows}"]),
+            }
+            for rows in range(1, 7)
+        ],
+        "distances": [
+            {
+                "x": random.standard_normal((n, 3)).astype(np.float32),
+                "y": random.standard_normal((7 - n, 3)).astype(np.float32),
+            }
+            for n in range(1, 7)
+        ],
+        "waveform": [{"x": random.standard_normal(n).astype(np.float32)} for n in range(1, 7)],
+    }
+    for graph, sent in (*graphs.items(), ("timed", graphs["distances"])):
+        model = graph if graph == "timed" else f"{graph}_fp32"
+        before = executions(server.grpc_url, model)
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            answers = list(pool.map(lambda i, m=model: client.infer(m, i, timeout=60), sent))
+        after = executions(server.grpc_url, model)
+        assert after[1] - before[1] == len(sent)
+        file = built_engine(project, model).folder / "engine" / "model.onnx"
+        for inputs, answer in zip(sent, answers, strict=True):
+            scalars = {"threshold", "note"} & inputs.keys()
+            own = inputs | {name: inputs[name].reshape(()) for name in scalars}
+            want = {name: np.atleast_1d(array) for name, array in reference(file, own).items()}
+            assert_same(answer, want, tolerance=1e-5)
+
+
+def test_another_shape_than_a_graph_has_is_refused(client: TritonClient) -> None:
+    """Triton knows the whole shape: a batch is none."""
+    with pytest.raises(RequestRejectedError, match=r"unexpected shape"):
+        client.infer("fixed_batch_fp32", {"x": np.zeros((2, 3), np.float32)}, timeout=60)
+
+
+def test_outputs_that_have_no_shape_in_the_file(
+    project: Project, client: TritonClient, reference: Reference
+) -> None:
+    """As of a classifier of scikit-learn."""
+    random = np.random.default_rng(2)
+    x = random.standard_normal((4, 4)).astype(np.float32)
+    weight = random.standard_normal(4).astype(np.float32)
+    graph = built_engine(project, "open_ranks_fp32").folder / "engine" / "model.onnx"
+    want = reference(graph, {"x": x, "weight": weight})
+    want |= {name: want[name][:, None] for name in ("label", "score")}
+    answer = client.infer("open_ranks_fp32", {"x": x, "weight": weight[:, None]}, timeout=60)
+    assert_same(answer, want, tolerance=1e-6)
 
 
 def test_only_the_outputs_asked_for(client: TritonClient) -> None:

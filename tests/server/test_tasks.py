@@ -210,6 +210,7 @@ def test_rerank_knows_query_from_document(client: TritonClient, reference: Refer
     answer = ask(client, "rerank", query=["player x"] * 6, text_input=documents)
     right = [[reference.relevance("player x", text)] for text in documents]
     np.testing.assert_allclose(answer["score"], right, atol=CLOSE)
+    np.testing.assert_allclose(1 / (1 + np.exp(-answer["logit"])), right, atol=CLOSE)
     turned = ask(client, "rerank", query=documents[:1], text_input=["player x"])
     assert abs(turned["score"][0, 0] - right[0][0]) > 10 * CLOSE
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tritonctl.bulk.parsing import NO_ID
@@ -43,14 +43,19 @@ def result_line(
     """
     head = _head(index, line_id)
     if is_ranking:
-        entries = [
-            {"index": position, "score": _score(result.score), **_counts(result)}
+        relevances = [
+            replace(result, index=position)
             for position, result in enumerate(results)
             if isinstance(result, Relevance)
         ]
-        ranked = sorted(entries, key=lambda result: -result["score"])
-        # Their order is that of sending: an FP32 activation gives 1.0 for all logits above 17.
-        saturated = sum(result["score"] in _BOUNDS for result in ranked)
+        relevances.sort(key=lambda relevance: -relevance.rank)
+        ranked = [
+            {"index": each.index, "score": _score(each.score), **_counts(each)}
+            for each in relevances
+        ]
+        # An FP32 activation gives 1.0 for all logits above 17. Without logits their order is that
+        # of sending.
+        saturated = sum(each.logit is None and each.score in _BOUNDS for each in relevances)
         note = {"saturated": saturated} if saturated > 1 else {}
         return _line({**head, "results": ranked, **note})
     [result] = results

@@ -63,6 +63,22 @@ class ModelGraph(NamedTuple):
     # Whether the layouts of the inputs have a batch dimension; None without layouts.
     batched: bool | None = None
 
+    def unbatched_reason(self) -> str | None:
+        """Return why requests cannot share a run of the graph, or None if they can.
+
+        They join along the first dimension of all inputs and outputs.
+        """
+        for tensor in (*self.inputs, *self.outputs):
+            if tensor.shape == ():
+                return f"{tensor.name} is a scalar"
+            if tensor.shape and isinstance(tensor.shape[0], int):
+                return f"the first dimension of {tensor.name} is fixed at {tensor.shape[0]}"
+        names = {tensor.shape[0] for tensor in self.inputs if tensor.shape} - {"?"}
+        if len(names) > 1:
+            listed = ", ".join(sorted(map(str, names)))
+            return f"the inputs have different first dimensions: {listed}"
+        return None
+
     @property
     def is_pointer(self) -> bool:
         """Whether the file is a Git LFS pointer."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tritonctl.project.base import Positive, Strict
+from tritonctl.project.base import NotNegativeInteger, Positive, Strict
 
 
 class Target(Strict):
@@ -48,7 +48,11 @@ class Engine(Strict):
 
     builder: str = Field(description="a folder of builders/, e.g. openvino")
     precision: str = Field(description="one of the builder's precisions, e.g. fp32, int8")
-    max_batch_size: Positive = Field(32, description="maximum sequences processed in parallel")
+    max_batch_size: NotNegativeInteger = Field(
+        32,
+        description="maximum sequences processed in parallel; 0 (task tensors): the graph has no "
+        "batch dimension and runs once for each request",
+    )
     max_input_len: Positive | None = Field(None, description="maximum prompt, tokens")
     max_seq_len: Positive | None = Field(None, description="maximum prompt plus answer, tokens")
     max_num_tokens: Positive | None = Field(None, description="maximum tokens per step or run")

@@ -114,7 +114,7 @@ def _file(image: Image) -> bytes:
 
 def _best_first(relevances: Sequence[Relevance]) -> list[Relevance]:
     indexed = [replace(relevance, index=index) for index, relevance in enumerate(relevances)]
-    return sorted(indexed, key=lambda relevance: -relevance.score)
+    return sorted(indexed, key=lambda relevance: -relevance.rank)
 
 
 class TaskCalls(ABC):

@@ -75,6 +75,14 @@ class Relevance:
     score: float
     num_input_tokens: int | None = None
     truncated: bool | None = None
+    logit: float | None = (
+        None  # the score before its activation; None: the model has no such output
+    )
+
+    @property
+    def rank(self) -> float:
+        """The value that ranks texts: scores of logits above 17 are equal in FP32."""
+        return self.score if self.logit is None else self.logit
 
 
 Result = Embedding | Classification | TokenClassification | Relevance
@@ -225,7 +233,8 @@ def read_rows(served_task: ServedTask, response: Any, count: int) -> list[Result
         (None if n is None else int(n), None if t is None else bool(t))
         for n, t in zip(tokens, cut, strict=True)
     ]
-    return [_result(served_task, arrays, row, counts[row]) for row in range(count)]
+    logits = _column(arrays, "logit", count)
+    return [_result(served_task, arrays, row, counts[row], logits[row]) for row in range(count)]
 
 
 def _column(arrays: Mapping[str, Any], name: str, count: int) -> Sequence[Any]:
@@ -241,6 +250,7 @@ def _result(
     arrays: Mapping[str, Any],
     row: int,
     counts: tuple[int | None, bool | None],
+    logit: float | None,
 ) -> Result | TritonctlError:
     first = arrays[served_task.task.outputs[-1]][row]
     if first.dtype.kind == "f" and not np.isfinite(first).all():
@@ -254,7 +264,7 @@ def _result(
         case "embedding" | "image_embedding":
             return Embedding(first, *counts)
         case "rerank":
-            return Relevance(0, float(first.reshape(-1)[0]), *counts)
+            return Relevance(0, float(first.reshape(-1)[0]), *counts, logit=logit)
         case "token_classification":
             return TokenClassification(_entities(served_task, first.reshape(-1)[0]), *counts)
         case _:

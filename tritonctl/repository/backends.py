@@ -123,26 +123,24 @@ class PythonBackend(BaseModel):
             )
         ]
 
-    def input_tensors(self) -> tuple[ConfigTensor, ...]:
+    def input_tensors(self, max_batch_size: int) -> tuple[ConfigTensor, ...]:
         """Return the inputs for config.pbtxt.
 
         `execute` receives the requests of a batch separately, so their shapes may differ.
         """
+        may_differ = self.dynamic_batching and max_batch_size > 0
         return tuple(
-            replace(
-                tensor.as_config_tensor(),
-                allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims,
-            )
+            replace(tensor.as_config_tensor(), allow_ragged_batch=may_differ and -1 in tensor.dims)
             for tensor in self.inputs
         )
 
-    def with_engine_tensors(self, tensors: EngineTensors) -> PythonBackend:
+    def with_engine_tensors(self, tensors: EngineTensors, *, batched: bool) -> PythonBackend:
         """Return this backend with an engine's tensors, unless it declares its tensors."""
         if self.tensors != "artefact":
             return self
         sides = {"inputs": tensors.inputs, "outputs": tensors.outputs}
         return self.model_copy(
-            update={side: engine_tensors(specs) for side, specs in sides.items()}
+            update={side: engine_tensors(specs, batched=batched) for side, specs in sides.items()}
         )
 
     def with_inlined_step(
@@ -236,25 +234,27 @@ def sampling_tensors(parameter: SamplingParameter, note: str = "") -> dict[str, 
     }
 
 
-def engine_tensors(specs: list[TensorSpec]) -> list[BackendTensor]:
+def engine_tensors(specs: list[TensorSpec], *, batched: bool) -> list[BackendTensor]:
     """Return an engine's tensors as backend tensors.
 
-    config.pbtxt needs a dimension behind the batch: clients see [batch, 1] for an engine's [batch].
+    config.pbtxt needs a dimension behind the batch: clients see [batch, 1] for an engine's [batch],
+    and [1] for a scalar. Triton refuses an empty `reshape` without a batch: backends of scalars
+    take [1].
     """
     return [
         BackendTensor(
             name=spec.name,
             data_type=spec.data_type,
             dims=spec.dims or [1],
-            reshape=None if spec.dims else [],
+            reshape=[] if batched and not spec.dims else None,
         )
         for spec in specs
     ]
 
 
-def engine_config_tensors(specs: list[TensorSpec]) -> tuple[ConfigTensor, ...]:
+def engine_config_tensors(specs: list[TensorSpec], *, batched: bool) -> tuple[ConfigTensor, ...]:
     """Return an engine's tensors for config.pbtxt."""
-    return tuple(tensor.as_config_tensor() for tensor in engine_tensors(specs))
+    return tuple(tensor.as_config_tensor() for tensor in engine_tensors(specs, batched=batched))
 
 
 def _union(first: list[str], second: list[str]) -> list[str]:

@@ -82,7 +82,7 @@ def _step(
         name=name,
         backend="python",
         max_batch_size=backend.max_batch_size,
-        inputs=backend.input_tensors(),
+        inputs=backend.input_tensors(backend.max_batch_size),
         outputs=tuple(tensor.as_config_tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
         dynamic_batching=batching if batching or backend.max_batch_size > 1 else None,

@@ -14,6 +14,8 @@ from tritonctl.project.schema import MAX_QUEUE_MICROSECONDS, Queue
 
 # Waiting requests per active sequence; a further one would wait for four complete answers.
 _QUEUED_PER_SEQUENCE = 4
+# A graph without a batch dimension queues as many requests as with the default max_batch_size.
+_UNBATCHED = 32
 
 
 BY_TRITON = -1
@@ -33,7 +35,9 @@ def engine_queue_bound(queue: Queue, max_batch_size: int) -> int:
 
 def _queue_bound(queue: Queue, max_batch_size: int) -> int:
     max_queue_size = queue.max_queue_size
-    return _QUEUED_PER_SEQUENCE * max_batch_size if max_queue_size is None else max_queue_size
+    if max_queue_size is not None:
+        return max_queue_size
+    return _QUEUED_PER_SEQUENCE * (max_batch_size or _UNBATCHED)
 
 
 def max_in_flight(queue: Queue, max_batch_size: int) -> int:

@@ -57,6 +57,12 @@ class EnsembleInput(BackendTensor):
     only_if_read: bool = False  # omitted if no step's backend has a tensor for it
 
 
+class EnsembleOutput(BackendTensor):
+    """A public output."""
+
+    only_if_written: bool = False  # omitted if no step's backend has a tensor for it
+
+
 class TaskStep(_Record):
     """A step: its backend or model, and the ensemble's tensors by the step's tensor names."""
 
@@ -85,7 +91,7 @@ class Ensemble(_Record):
     kind: Literal["ensemble", "model"] = "ensemble"  # model: the only step is the public model
     max_batch_size: Annotated[int, Field(ge=0)] | Literal["engine"] = 0  # engine: as the engine
     inputs: list[EnsembleInput] = []
-    outputs: list[BackendTensor] = []
+    outputs: list[EnsembleOutput] = []
     # The step that reads the sampling parameters of textlib/triton/sampling.json. They become
     # inputs of the ensemble, as far as the step's backend or model has them.
     sampling: str | None = None
@@ -172,7 +178,11 @@ def _refuse_other_names(ensemble: Ensemble, source: YamlSource) -> None:
 
 
 def drop_unread_inputs(ensemble: Ensemble, backends: Mapping[str, StepInterface]) -> Ensemble:
-    """Return the ensemble without the `only_if_read` tensors that no backend reads."""
+    """Return the ensemble without the `only_if_read` tensors that no backend reads.
+
+    Without the `only_if_written` outputs that none writes, too.
+    """
+    ensemble = _without_unwritten_outputs(ensemble, backends)
     optional_inputs = {tensor.name for tensor in ensemble.inputs if tensor.only_if_read}
     steps = {
         name: _without_unknown_inputs(
@@ -191,6 +201,21 @@ def drop_unread_inputs(ensemble: Ensemble, backends: Mapping[str, StepInterface]
     unread = optional - read - {tensor.name for tensor in ensemble.outputs}
     steps = {name: _without_outputs(step, unread) for name, step in steps.items()}
     return ensemble.model_copy(update={"inputs": inputs, "steps": steps})
+
+
+def _without_unwritten_outputs(
+    ensemble: Ensemble, backends: Mapping[str, StepInterface]
+) -> Ensemble:
+    optional = {tensor.name for tensor in ensemble.outputs if tensor.only_if_written}
+    unwritten = {
+        edge
+        for name, step in ensemble.steps.items()
+        for tensor, edge in step.outputs.items()
+        if edge in optional and tensor not in {output.name for output in backends[name].outputs}
+    }
+    steps = {name: _without_outputs(step, unwritten) for name, step in ensemble.steps.items()}
+    outputs = [tensor for tensor in ensemble.outputs if tensor.name not in unwritten]
+    return ensemble.model_copy(update={"steps": steps, "outputs": outputs})
 
 
 def _without_unknown_inputs(

@@ -81,13 +81,18 @@ def serving_backends(
     An engine on a native backend of Triton is represented by its interface.
     """
     tensors = artefact.manifest.result.tensors
+    batched = artefact.manifest.result.limits.max_batch_size > 0
     if native is None:
         backends = step_backends(ensemble, source, artefact.manifest.python_backend, project)
-        return {step: backend.with_engine_tensors(tensors) for step, backend in backends.items()}
+        return {
+            step: backend.with_engine_tensors(tensors, batched=batched)
+            for step, backend in backends.items()
+        }
     refuse_other_wiring(name, ensemble, native, {tensor.name for tensor in tensors.inputs})
     other_backends = step_backends(ensemble, source, None, project)
     engines = (key for key, step in ensemble.steps.items() if step.backend == ENGINE_STEP)
-    interfaces = other_backends | dict.fromkeys(engines, engine_interface(native, tensors))
+    interface = engine_interface(native, tensors, batched=batched)
+    interfaces = other_backends | dict.fromkeys(engines, interface)
     return {key: interfaces[key] for key in ensemble.steps if key in interfaces}
 
 

@@ -102,15 +102,17 @@ def native_backend(
     return native
 
 
-def engine_interface(backend: NativeBackend, tensors: EngineTensors) -> PythonBackend:
+def engine_interface(
+    backend: NativeBackend, tensors: EngineTensors, *, batched: bool
+) -> PythonBackend:
     """Return the engine's interface for its neighbouring steps: its tensors, no inlined steps."""
     return PythonBackend(
         schema="tritonctl.python_backend/1",
         name=backend.name,
         summary="Triton's own",
         max_batch_size=0,
-        inputs=engine_tensors(tensors.inputs),
-        outputs=engine_tensors(tensors.outputs),
+        inputs=engine_tensors(tensors.inputs, batched=batched),
+        outputs=engine_tensors(tensors.outputs, batched=batched),
     )
 
 

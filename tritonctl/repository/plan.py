@@ -176,14 +176,16 @@ def _plan_native(
 ) -> PlannedModel:
     """Plan the engine step on a native backend of Triton."""
     file, files = graph_files(artefact, backend)
+    tensors, batched = artefact.manifest.result.tensors, model.engine.max_batch_size > 0
+    batching = batching_fields(model.serving, 0)
+    batching |= native_batching(model.serving.queue, model.engine.max_batch_size)
     config = ModelConfig(
         name=name,
         backend=backend.name,
         max_batch_size=model.engine.max_batch_size,
-        inputs=engine_config_tensors(artefact.manifest.result.tensors.inputs),
-        outputs=engine_config_tensors(artefact.manifest.result.tensors.outputs),
-        dynamic_batching=batching_fields(model.serving, 0)
-        | native_batching(model.serving.queue, model.engine.max_batch_size),
+        inputs=engine_config_tensors(tensors.inputs, batched=batched),
+        outputs=engine_config_tensors(tensors.outputs, batched=batched),
+        dynamic_batching=batching if batching or batched else None,
         instance_group=_with_all_profiles(
             _groups(backend.instance_group(model.serving, f"models.{owner}")), artefact
         ),
@@ -271,7 +273,7 @@ def _plan_step(
         name=name,
         backend="python",
         max_batch_size=max_batch_size,
-        inputs=backend.input_tensors(),
+        inputs=backend.input_tensors(max_batch_size),
         outputs=tuple(tensor.as_config_tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
         # With batches of one and no queue settings, a batcher has no effect.

@@ -96,7 +96,7 @@ class _ModelKnobs:
         """Yield the knobs of the engine step."""
         yield self._instances()
         backend = self.backends.get(ENGINE_STEP)
-        if backend is None or not backend.decoupled:
+        if self.model.engine.max_batch_size and (backend is None or not backend.decoupled):
             yield self._max_batch_size()
             yield self._queue_delay()
         if "max_num_tokens" in self._parameters and self.model.task != "tensors":

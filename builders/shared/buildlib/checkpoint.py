@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from buildlib.config_sizes import read_size
+from buildlib.config_sizes import TRAINED_POSITIONS, read_size
 from buildlib.problems import BuildError, did_you_mean, did_you_mean_class, read_json_object
 from buildlib.result_types import DecoderProperties
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_lfs_pointer
@@ -36,6 +36,8 @@ class SupportedModels:
     rope_types: Sequence[str]  # position scalings
     # By unsupported model class.
     refusal_reasons: Mapping[str, str] = field(default_factory=dict)
+    # By model class and key of config.json that is unsupported when it is true.
+    refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,13 @@ def _read_architecture(folder: Path, config: dict[str, Any], supported: Supporte
             remedy=f"Use a checkpoint of one of: {supported_names}. "
             f"Another builder may support {name}.",
         )
+    for key, reason in supported.refused_settings.get(name, {}).items():
+        if config.get(key):
+            raise BuildError(
+                f"{folder / 'config.json'}: {key} is {config[key]!r}; the {supported.builder} "
+                f"builder does not support {name} with it: {reason}",
+                remedy=f"Use a checkpoint of {name} without {key}, or another builder.",
+            )
     _check_rope(folder, config, supported)
     return name
 
@@ -160,13 +169,22 @@ def _read_facts(folder: Path, config: dict[str, Any], architecture: str) -> Deco
         architecture=architecture,
         vocab_size=read_size(file, config, "vocab_size"),
         num_hidden_layers=read_size(file, config, "num_hidden_layers"),
-        num_key_value_heads=read_size(file, config, "num_key_value_heads", default=heads),
+        num_key_value_heads=_key_value_heads(file, config, heads),
         head_dim=read_size(file, config, "head_dim", default=hidden // heads),
-        max_position_embeddings=read_size(file, config, "max_position_embeddings"),
+        max_position_embeddings=read_size(
+            file, config, "max_position_embeddings", default=TRAINED_POSITIONS.get(architecture)
+        ),
         bos_token_id=_first_id(_read_token_ids(generation, config, "bos_token_id")),
         eos_token_ids=_read_eos_ids(folder, generation, config),
         pad_token_id=_first_id(_read_token_ids(generation, config, "pad_token_id")),
     )
+
+
+def _key_value_heads(file: Path, config: dict[str, Any], heads: int) -> int:
+    """Return the heads of keys: one with `multi_query`, whose other keys Falcon then ignores."""
+    if config.get("multi_query") is True and not config.get("new_decoder_architecture"):
+        return 1
+    return read_size(file, config, "num_key_value_heads", default=heads)
 
 
 def _read_generation_config(folder: Path) -> dict[str, Any]:

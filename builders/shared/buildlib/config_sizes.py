@@ -15,6 +15,8 @@ _KEYS: dict[str, list[str]] = _TABLE["keys"]
 # Starts of classes that count positions from the padding id on: the first rows of the table are
 # unused.
 OFFSET_POSITIONS: tuple[str, ...] = tuple(_TABLE["offset_positions"])
+# Tokens of classes whose config.json names no limit, because a distance has no row of a table.
+TRAINED_POSITIONS: dict[str, int] = _TABLE["trained_positions"]
 
 
 def read_size(file: Path, config: dict[str, Any], name: str, *, default: int | None = None) -> int:

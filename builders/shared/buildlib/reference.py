@@ -26,8 +26,13 @@ THREADS_PAY_OFF_FROM = 50_000_000
 _BATCH = 32
 
 
-def load_model(request: BuilderRequest, dtype: torch.dtype = torch.float32) -> Any:
+def load_model(
+    request: BuilderRequest, dtype: torch.dtype = torch.float32, *, attention: str | None = None
+) -> Any:
     """Return the checkpoint as a transformers model in `dtype`, in evaluation mode.
+
+    `attention`: an implementation of transformers; None: its default. Only `eager` computes all of
+    a model's attention: `sdpa` leaves out caps of scores without an error.
 
     Raises:
         BuildError: tensors are missing. transformers would initialise them randomly.
@@ -40,6 +45,7 @@ def load_model(request: BuilderRequest, dtype: torch.dtype = torch.float32) -> A
         local_files_only=True,
         use_safetensors=None if request.allow_pickle else True,
         output_loading_info=True,
+        **({"attn_implementation": attention} if attention else {}),
     )
     missing = sorted(info["missing_keys"])
     if missing:

@@ -35,7 +35,7 @@ class BuilderRequest:
 class RequestedLimits:
     """Size limits of an engine. None: the builder decides."""
 
-    max_batch_size: int  # sequences
+    max_batch_size: int  # sequences; 0: no batch dimension
     max_input_len: int | None = None  # tokens of a prompt
     max_seq_len: int | None = None  # tokens of prompt and answer
     max_num_tokens: int | None = None  # tokens of a step or run

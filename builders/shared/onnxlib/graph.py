@@ -35,8 +35,13 @@ _QUANTISED = frozenset(
 )
 
 _BATCH_REMEDY = (
-    "Export the graph with one variable first dimension for all inputs, for example "
-    'torch.onnx.export(..., dynamic_shapes={"x": {0: Dim("batch")}}).'
+    "Set engine.max_batch_size to 0: the graph then runs once for each request, with its own "
+    "shapes. To batch requests, export it with one variable first dimension for all inputs and "
+    'outputs: torch.onnx.export(..., dynamic_shapes={"x": {0: Dim("batch")}}).'
+)
+_ZIPMAP_REMEDY = (
+    'Export it without ZipMap: skl2onnx.to_onnx(model, X, options={"zipmap": False}). Then '
+    "probabilities are a tensor [rows, classes]."
 )
 
 
@@ -82,8 +87,12 @@ class RuntimeSupport:
     domains: frozenset[str]
 
 
-def check_graph(graph: OnnxGraph, path: Path, runtime: RuntimeSupport) -> None:
-    """Check that the runtime can load the graph and that Triton can batch and carry its tensors.
+def check_graph(
+    graph: OnnxGraph, path: Path, runtime: RuntimeSupport, *, batched: bool = True
+) -> None:
+    """Check that the runtime can load the graph and that Triton can carry its tensors.
+
+    `batched`: requests share runs, along the first dimension of all tensors.
 
     Raises:
         BuildError: the first reason why not, outermost first.
@@ -92,7 +101,10 @@ def check_graph(graph: OnnxGraph, path: Path, runtime: RuntimeSupport) -> None:
     check_operators(graph, path, runtime)
     check_types(graph, path)
     check_ranks(graph, path)
-    check_batch_dimension(graph, path)
+    if not graph.inputs:
+        raise BuildError(f"{path}: has no inputs", remedy="Export a graph that takes inputs.")
+    if batched:
+        check_batch_dimension(graph, path)
 
 
 def check_versions(graph: OnnxGraph, path: Path, runtime: RuntimeSupport) -> None:
@@ -128,10 +140,12 @@ def check_types(graph: OnnxGraph, path: Path) -> None:
     """Raise BuildError for inputs or outputs of a type that Triton cannot carry."""
     for tensor in (*graph.inputs, *graph.outputs):
         if tensor.kind != "tensor":
+            has_zipmap = "ZipMap" in graph.operators.get("ai.onnx.ml", ())
             raise BuildError(
                 f"{path}: {tensor.name} is a {tensor.kind}; Triton carries tensors only",
-                remedy="Export the graph with tensors as inputs and outputs "
-                "(for classifiers of scikit-learn: zipmap=False).",
+                remedy=_ZIPMAP_REMEDY
+                if has_zipmap
+                else "Export the graph with tensors as inputs and outputs.",
             )
         if tensor.element_type not in TRITON_TYPES:
             raise BuildError(
@@ -154,9 +168,7 @@ def check_ranks(graph: OnnxGraph, path: Path) -> None:
 
 
 def check_batch_dimension(graph: OnnxGraph, path: Path) -> None:
-    """Raise BuildError unless requests can be batched along the first dimension of all inputs."""
-    if not graph.inputs:
-        raise BuildError(f"{path}: has no inputs", remedy="Export a graph that takes inputs.")
+    """Raise BuildError unless requests can be batched along the first dimension of all tensors."""
     for tensor in (*graph.inputs, *graph.outputs):
         if not tensor.shape:
             raise BuildError(
@@ -193,23 +205,24 @@ def _first_dimension(tensor: OnnxTensor) -> Dimension:
     return tensor.shape[0] if tensor.shape else None
 
 
-def tensor_specs(graph: OnnxGraph) -> dict[str, list[dict[str, Any]]]:
-    """Return the `tensors` object of the result, without the batch dimension; -1: variable.
+def tensor_specs(graph: OnnxGraph, *, batched: bool = True) -> dict[str, list[dict[str, Any]]]:
+    """Return the `tensors` object of the result; -1: variable.
 
-    A tensor of the batch dimension alone, such as a classifier's label, has no dims.
+    `batched`: without the batch dimension. Then a tensor of the batch dimension alone, such as a
+    classifier's label, has no dims; otherwise a scalar has none.
     """
-    return {"inputs": _specs(graph.inputs), "outputs": _specs(graph.outputs)}
+    sides = {"inputs": graph.inputs, "outputs": graph.outputs}
+    return {side: [_spec(tensor, int(batched)) for tensor in sides[side]] for side in sides}
 
 
-def _specs(tensors: Sequence[OnnxTensor]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": tensor.name,
-            "data_type": TRITON_TYPES[tensor.element_type],
-            "dims": [size if isinstance(size, int) else -1 for size in (tensor.shape or ())[1:]],
-        }
-        for tensor in tensors
-    ]
+def _spec(tensor: OnnxTensor, first: int) -> dict[str, Any]:
+    """Return the description of a tensor with the dimensions from index `first`."""
+    sizes = (tensor.shape or ())[first:]
+    return {
+        "name": tensor.name,
+        "data_type": TRITON_TYPES[tensor.element_type],
+        "dims": [size if isinstance(size, int) else -1 for size in sizes],
+    }
 
 
 def check_external_data(entries: Sequence[ExternalData], model: Path) -> list[str]:

@@ -36,7 +36,12 @@ def read_model(path: Path) -> Any:
 
 
 def describe_graph(model: Any) -> OnnxGraph:
-    """Return the description of a ModelProto."""
+    """Return the description of a ModelProto.
+
+    Outputs of unknown rank, which scikit-learn's converters write, get the inferred shape.
+    """
+    if any(_tensor(value).shape is None for value in model.graph.output):
+        model = _infer_shapes(model)
     constants = {tensor.name for tensor in model.graph.initializer}
     operators: dict[str, set[str]] = defaultdict(set)
     functions = {(function.domain, function.name) for function in model.functions}
@@ -51,6 +56,14 @@ def describe_graph(model: Any) -> OnnxGraph:
         outputs=tuple(_tensor(value) for value in model.graph.output),
         operators={domain: frozenset(types) for domain, types in operators.items()},
     )
+
+
+def _infer_shapes(model: Any) -> Any:
+    """Return a copy of a ModelProto with the shapes that its operators determine."""
+    try:
+        return onnx.shape_inference.infer_shapes(model)
+    except Exception:  # its errors have no common base; a malformed graph fails in a later check
+        return model
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -74,8 +87,8 @@ def _tensor(value: Any) -> OnnxTensor:
 
 def _dimension(dimension: Any) -> int | str | None:
     if dimension.HasField("dim_value"):
-        # Old exporters write 0 for "any".
-        return int(dimension.dim_value) or None
+        # Old exporters write 0 or -1 for "any".
+        return int(dimension.dim_value) if dimension.dim_value > 0 else None
     return str(dimension.dim_param) or None
 
 

@@ -27,6 +27,9 @@ OUTPUTS = {
     RERANK: "score",
     TAGGING: "token_scores",
 }
+# A reranker's score before its activation, FP32[1] per row: where FP32 has no other score than 1 or
+# 0, logits still rank.
+LOGIT = "logit"
 # The inputs of encoders, in the order of the exported graph.
 TYPE_IDS = "token_type_ids"
 TEXT_INPUTS = ("input_ids", "attention_mask", TYPE_IDS)
@@ -82,8 +85,13 @@ class TextTask:
 
     @property
     def output(self) -> str:
-        """The name of the graph's output."""
+        """The name of the task's output, the graph's first."""
         return OUTPUTS[self.name]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the graph's outputs."""
+        return (self.output, LOGIT) if self.name == RERANK else (self.output,)
 
     @property
     def normalized(self) -> bool:

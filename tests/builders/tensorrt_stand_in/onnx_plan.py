@@ -97,11 +97,11 @@ class Context:
         if set(inputs) != self._shapes.keys():
             return False
         feed = {name: self._memory(name, self._shapes[name]).copy() for name in inputs}
-        [output] = self._session.get_outputs()
-        [made] = self._session.run(None, feed)
-        assert made.shape == self.get_tensor_shape(output.name)
-        made = made + np.linspace(0, float(os.environ.get(NOISE, "0")), made.shape[-1])
-        self._memory(output.name, made.shape)[...] = made
+        arrays = self._session.run(None, feed)
+        for output, array in zip(self._session.get_outputs(), arrays, strict=True):
+            assert array.shape == self.get_tensor_shape(output.name)
+            noise = np.linspace(0, float(os.environ.get(NOISE, "0")), array.shape[-1])
+            self._memory(output.name, array.shape)[...] = array + noise
         return True
 
     def _memory(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:

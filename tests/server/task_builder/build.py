@@ -14,10 +14,10 @@ from typing import Any
 
 FILES = {"model.onnx": "engine", "tokenizer.json": "tokenizer", "task.json": "task"}
 OUTPUTS = {
-    "embedding": ("embedding", [16]),
-    "classification": ("scores", [3]),
-    "rerank": ("score", [1]),
-    "token_classification": ("token_scores", [-1, 3]),
+    "embedding": {"embedding": [16]},
+    "classification": {"scores": [3]},
+    "rerank": {"score": [1], "logit": [1]},
+    "token_classification": {"token_scores": [-1, 3]},
 }
 
 
@@ -46,7 +46,7 @@ def _copied(source: Path, folder: str) -> dict[str, Any]:
 
 
 def _result(wanted: dict[str, Any], task: dict[str, Any], padding: Any) -> dict[str, Any]:
-    name, dims = OUTPUTS[task["task"]]
+    outputs = OUTPUTS[task["task"]].items()
     inputs = task["text"]["inputs"]
     longest = task["text"]["max_seq_len"]
     return {
@@ -54,7 +54,9 @@ def _result(wanted: dict[str, Any], task: dict[str, Any], padding: Any) -> dict[
         "status": "ok",
         "tensors": {
             "inputs": [{"name": one, "data_type": "TYPE_INT64", "dims": [-1]} for one in inputs],
-            "outputs": [{"name": name, "data_type": "TYPE_FP32", "dims": dims}],
+            "outputs": [
+                {"name": name, "data_type": "TYPE_FP32", "dims": dims} for name, dims in outputs
+            ],
         },
         "limits": wanted | {"max_input_len": longest, "max_seq_len": longest},
         "model": None,

@@ -194,3 +194,11 @@ def test_rankings_of_saturated_scores(scores: tuple[float, ...], saturated: int 
     line = json.loads(result_line(0, NO_ID, results, is_ranking=True))
     assert line.get("saturated") == saturated
     assert [entry["score"] for entry in line["results"]] == sorted(scores, reverse=True)
+
+
+def test_rankings_by_logits() -> None:
+    """Scores that are equal are ranked by their logits, and nothing says saturated."""
+    results = [Relevance(0, 1.0, logit=logit) for logit in (18.0, 40.0, -3.0)]
+    line = json.loads(result_line(0, NO_ID, results, is_ranking=True))
+    assert [entry["index"] for entry in line["results"]] == [1, 0, 2]
+    assert "saturated" not in line

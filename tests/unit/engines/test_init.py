@@ -303,6 +303,28 @@ def test_an_onnx_file(invoke: Invoke, here: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("shape", "request_shape", "reason"),
+    [
+        ((1, 3), [1, 3], "the first dimension of x is fixed at 1"),
+        ((3,), [3], "the first dimension of x is fixed at 3"),
+        ((), [1], "x is a scalar"),
+    ],
+)
+def test_a_graph_without_a_batch_dimension(
+    invoke: Invoke, here: Path, shape: tuple[int, ...], request_shape: list[int], reason: str
+) -> None:
+    """It is served with its own shapes, one request a run, on a CPU and as a plan."""
+    graph(here / "g.onnx", *shape)
+    for options in ((), ("--target", "h100")):
+        done = invoke("init", "g.onnx", "--force", *options)
+        assert done.exit_code == 0, done.stderr
+        assert f"no batches: {reason}, so each request is a run" in done.stderr
+        assert engine_of(load_project(here))["max_batch_size"] == 0
+        row = json.loads((here / "inputs.jsonl").read_text(encoding="utf-8"))["inputs"]["x"]
+        assert row["shape"] == request_shape
+
+
 def test_bf16_of_a_task_is_openvino_s(invoke: Invoke, here: Path) -> None:
     """ONNX Runtime has none on a CPU; a CPU without bf16 gets an error that says so."""
     sentences(encoder(here / "bert"), "Transformer", "Pooling", pooling_mode_mean_tokens=True)
@@ -486,11 +508,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str, str]] = {
         lambda f: graph(with_file(f) / "encoder.onnx", "batch", 3).parent,
         "m has ONNX files, but no model.onnx",
         "`tritonctl init m/encoder.onnx`",
-    ),
-    "fixed batch": (
-        lambda f: graph(with_file(f) / "model.onnx", 1, 3).parent,
-        "the first dimension of its input x is 1",
-        'dynamic_shapes={"x": {0: Dim("batch")}}',
     ),
     "no graph": (lambda f: with_file(f, "model.onnx"), "cannot be read as ONNX", "export the file"),
     "above": (

@@ -143,6 +143,16 @@ def test_rerank(server: TaskServer, call: Call) -> None:
 
 
 @every
+def test_rerank_of_saturated_scores(server: TaskServer, call: Call) -> None:
+    """All 1.0: the logits of a model that has them rank; they are in the result, too."""
+    texts = ["an ant", "nothing", "an ant and an ant"]
+    given = call(server.url, "rerank", "logits", "an", texts)
+    assert [one.index for one in given] == [2, 0, 1]
+    assert {one.score for one in given} == {1.0}
+    assert [one.logit for one in given] == [25.0, 22.0, 20.0]
+
+
+@every
 def test_images(server: TaskServer, call: Call, tmp_path: Path) -> None:
     """By path or by content; they have no tokens."""
     file = tmp_path / "a.png"

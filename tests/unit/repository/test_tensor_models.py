@@ -68,6 +68,35 @@ def test_one_model_under_the_public_name(sandbox: Sandbox) -> None:
     assert _parameters(config)["longest_sequence"] == "64"
 
 
+@pytest.mark.parametrize("backend", ["python", "onnxruntime"])
+def test_a_graph_without_a_batch_dimension(sandbox: Sandbox, backend: str) -> None:
+    """Its own shapes, [1] for a scalar without a reshape, and no batching; the queue is bounded."""
+    sandbox.data["models"][MODEL]["engine"]["max_batch_size"] = 0
+    sandbox.serving["backend"] = backend
+    inputs = [
+        {"name": "image", "data_type": "TYPE_FP32", "dims": [1, 3, -1]},
+        {"name": "threshold", "data_type": "TYPE_FP32", "dims": []},
+    ]
+    outputs = [{"name": "count", "data_type": "TYPE_INT64", "dims": []}]
+    config = _config(_plan(sandbox, tensors={"inputs": inputs, "outputs": outputs}))
+    assert config.get("max_batch_size", 0) == 0
+    assert config["input"] == [
+        {"name": "image", "data_type": "TYPE_FP32", "dims": ["1", "3", "-1"]},
+        {"name": "threshold", "data_type": "TYPE_FP32", "dims": ["1"]},
+    ]
+    assert config["output"] == [{"name": "count", "data_type": "TYPE_INT64", "dims": ["1"]}]
+    assert "dynamic_batching" not in config
+    if backend == "python":
+        assert _parameters(config)["max_queue_size"] == "128"
+
+
+def test_only_tensors_have_no_batch_dimension(sandbox: Sandbox) -> None:
+    """A task's engine runs batches: refused before anything is built."""
+    sandbox.data["models"][MODEL]["engine"]["max_batch_size"] = 0
+    with pytest.raises(ConfigurationError, match=r"speller\.engine\.max_batch_size is 0, and"):
+        _plan(sandbox, task="text_generation")
+
+
 def test_session_options_reach_the_backend(sandbox: Sandbox) -> None:
     """All of them, also those that the project does not name."""
     sandbox.serving["session"] = {"intra_op_num_threads": 2}
@@ -268,7 +297,7 @@ def test_a_tensor_of_the_batch_dimension_alone() -> None:
         TensorSpec(name="label", data_type="TYPE_INT64", dims=[]),
         TensorSpec(name="scores", data_type="TYPE_FP32", dims=[-1, 3]),
     ]
-    label, scores = (tensor.as_dict() for tensor in engine_config_tensors(specs))
+    label, scores = (tensor.as_dict() for tensor in engine_config_tensors(specs, batched=True))
     assert label == {
         "name": "label",
         "data_type": "TYPE_INT64",

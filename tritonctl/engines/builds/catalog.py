@@ -69,6 +69,8 @@ class Builder(BaseModel):
     kv_cache_dtypes: list[str] = []
     architectures: list[str]
     refused: dict[str, str] = {}  # unsupported architectures with the reason
+    # By architecture and key of config.json that is unsupported when true, with the reason.
+    refused_settings: dict[str, dict[str, str]] = {}
     python_backend: str
     # Overrides for tasks other than text generation and `tensors`.
     task_precisions: list[str] = []

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from tritonctl.errors import BuildFailedError
-from tritonctl.project.base import Frozen, Positive, Share
+from tritonctl.project.base import Frozen, NotNegativeInteger, Positive, Share
 from tritonctl.project.compatibility.table import BuildTarget
 from tritonctl.project.engine import Calibration
 from tritonctl.project.expected import reason
@@ -35,7 +35,7 @@ AbsolutePath = Annotated[str, WithJsonSchema({"type": "string", "format": "path"
 class EngineLimits(Frozen):
     """Size limits of an engine. None: the builder decides."""
 
-    max_batch_size: Positive = Field(description="sequences")
+    max_batch_size: NotNegativeInteger = Field(description="sequences; 0: no batch dimension")
     max_input_len: Positive | None = Field(None, description="tokens of a prompt")
     max_seq_len: Positive | None = Field(None, description="tokens of prompt and answer")
     max_num_tokens: Positive | None = Field(None, description="tokens of a step or run")
@@ -108,7 +108,9 @@ class TensorSpec(Frozen):
 
     name: str
     data_type: str  # Triton's name
-    dims: list[int]  # without the batch dimension; -1: variable; empty: one value for each row
+    # Without the batch dimension, unless limits.max_batch_size is 0; -1: variable. Empty: one value
+    # for each row, or a scalar.
+    dims: list[int]
 
 
 class EngineTensors(Frozen):

@@ -26,7 +26,7 @@ from tritonctl.project.compatibility.table import table
 from tritonctl.project.engine import Calibration as ProjectCalibration
 from tritonctl.project.engine import Engine
 from tritonctl.project.schema import Evaluation, Model, Project
-from tritonctl.project.tasks import task_for_builder
+from tritonctl.project.tasks import engine_task, task_for_builder
 
 
 def model_named(project: Project, name: str) -> Model:
@@ -45,9 +45,15 @@ def model_named(project: Project, name: str) -> Model:
 
 
 def build_request(project: Project, name: str) -> BuildRequest:
-    """Return the build request of a model's engine."""
+    """Return the build request of a model's engine. Raises ConfigurationError."""
     model = project.models[name]
     engine = model.engine
+    if not engine.max_batch_size and engine_task(model.task, project.root) != "tensors":
+        raise ConfigurationError(
+            f"models.{name}.engine.max_batch_size is 0, and engines of the task {model.task} "
+            "run batches",
+            remedy="set it to 1 or more; 0 is for graphs without a batch (`task: tensors`)",
+        )
     return BuildRequest(
         schema="tritonctl.build/1",
         model=name,

@@ -170,16 +170,18 @@ def read_decoder_sizes(folder: Path) -> DecoderSizes:
     )
     hidden = sizes.require("hidden_size")
     heads = sizes.require("num_attention_heads")
-    default_kv_heads = 1 if sizes.config.get("multi_query") else heads
+    text = sizes.config
+    one_key = text.get("multi_query") is True and not text.get("new_decoder_architecture")
     return DecoderSizes(
         num_hidden_layers=sizes.require("num_hidden_layers"),
         hidden_size=hidden,
         intermediate_size=_active_mlp_width(sizes, hidden),
         num_attention_heads=heads,
-        num_key_value_heads=sizes.get("num_key_value_heads") or default_kv_heads,
+        num_key_value_heads=1 if one_key else sizes.get("num_key_value_heads") or heads,
         head_dim=sizes.get("head_dim") or hidden // heads,
         vocab_size=sizes.require("vocab_size"),
-        max_position_embeddings=sizes.get("max_position_embeddings"),
+        max_position_embeddings=sizes.get("max_position_embeddings")
+        or _config_sizes()["trained_positions"].get((config.get("architectures") or [""])[0]),
         kv_lora_rank=sizes.get("kv_lora_rank"),
         qk_rope_head_dim=sizes.get("qk_rope_head_dim") or 0,
     )

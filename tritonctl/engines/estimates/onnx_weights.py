@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tritonctl.engines.estimates.checkpoints import CheckpointTensor, Kind
@@ -57,6 +57,22 @@ class OnnxWeights:
     inputs: tuple[GraphTensor, ...]  # that a request must have
     outputs: tuple[GraphTensor, ...]
     values: tuple[GraphTensor, ...]  # with a known shape, including inputs and outputs
+
+    def as_batch_of_one(self) -> OnnxWeights:
+        """Return a graph without a batch dimension as if every tensor had one in front."""
+        return replace(
+            self,
+            inputs=_with_batch(self.inputs),
+            outputs=_with_batch(self.outputs),
+            values=_with_batch(self.values),
+        )
+
+
+def _with_batch(tensors: Iterable[GraphTensor]) -> tuple[GraphTensor, ...]:
+    return tuple(
+        tensor if tensor.shape is None else tensor._replace(shape=(1, *tensor.shape))
+        for tensor in tensors
+    )
 
 
 @dataclass

@@ -101,7 +101,7 @@ class GraphSubject:
         """Sequences in one run; for tasks `max_num_tokens` bounds them too."""
         engine = self.model.engine
         if engine.max_num_tokens is None or self.model.task == "tensors":
-            return engine.max_batch_size
+            return max(1, engine.max_batch_size)
         return min(engine.max_batch_size, max(1, engine.max_num_tokens // (self._length or 1)))
 
     @cached_property
@@ -131,7 +131,10 @@ class GraphSubject:
         }
         if not open_dimensions:
             return None
-        length = requested_length or _max_profile_size(self.model.engine.options)
+        engine = self.model.engine
+        length = requested_length or _max_profile_size(
+            engine.options, batched=engine.max_batch_size > 0
+        )
         if length is None:
             raise ConfigurationError(
                 f"models.{self.name}: the size of {', '.join(sorted(open_dimensions))} in "
@@ -163,7 +166,7 @@ class GraphSubject:
         room = GraphRoom(
             usable, fixed, self._activation_demand.scaled(self._runs(device, instances))
         )
-        batch, length = self.model.engine.max_batch_size, self._length
+        batch, length = max(1, self.model.engine.max_batch_size), self._length
         required_bytes = room.required_bytes(self._max_rows, length or 1)
         return Fit(
             device=device,
@@ -219,6 +222,8 @@ def graph_subject(
             )
     elif has_graph:
         source = read_weights(checkpoint / _MODEL_FILE if checkpoint.is_dir() else checkpoint)
+        if not model.engine.max_batch_size:
+            source = source.as_batch_of_one()
     else:
         kinds = "model.safetensors or " if exportable else ""
         raise ConfigurationError(
@@ -229,7 +234,7 @@ def graph_subject(
     return GraphSubject(name, model, figures, storage, source, folder)
 
 
-def _max_profile_size(options: Mapping[str, Any]) -> int | None:
+def _max_profile_size(options: Mapping[str, Any], *, batched: bool) -> int | None:
     """Return the largest non-batch size that the optimisation profiles allow."""
     option = options.get("profiles")
     profiles = option if isinstance(option, list) else [option]
@@ -240,5 +245,5 @@ def _max_profile_size(options: Mapping[str, Any]) -> int | None:
         for shape in profile.values()
         if isinstance(shape, Mapping)
     ]
-    sizes = [n for shape in shapes if isinstance(shape, list) for n in shape[1:]]
+    sizes = [n for shape in shapes if isinstance(shape, list) for n in shape[int(batched) :]]
     return max((size for size in sizes if isinstance(size, int)), default=None)

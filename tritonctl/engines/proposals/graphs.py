@@ -106,8 +106,12 @@ def _cpu_builder(checkpoint: RecognisedCheckpoint, precision: str) -> str:
 
 def variable_dimensions(checkpoint: RecognisedCheckpoint) -> set[str]:
     """Return the names of the variable dimensions, without the batch."""
+    first = int(checkpoint.batched)
     return {
-        s for tensor in checkpoint.inputs for s in (tensor.shape or ())[1:] if isinstance(s, str)
+        size
+        for tensor in checkpoint.inputs
+        for size in (tensor.shape or ())[first:]
+        if isinstance(size, str)
     }
 
 
@@ -133,10 +137,10 @@ def add_shapes(
     profile = {
         tensor.name: {
             part: [
-                rows,
+                *([rows] * checkpoint.batched),
                 *(
                     s if isinstance(s, int) else images.get(s, size)
-                    for s in (tensor.shape or ())[1:]
+                    for s in (tensor.shape or ())[int(checkpoint.batched) :]
                 ),
             ]
             for part, (rows, size) in parts.items()

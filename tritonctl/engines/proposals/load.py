@@ -133,7 +133,7 @@ def _request_rows(checkpoint: RecognisedCheckpoint, length: int | None) -> Itera
             }
         return
     row = {
-        input_tensor.name: _constant_tensor(input_tensor, length)
+        input_tensor.name: _constant_tensor(input_tensor, length, batched=checkpoint.batched)
         for input_tensor in checkpoint.inputs
     }
     if all(tensor["data"] for tensor in row.values()):
@@ -153,9 +153,13 @@ def _token_ids(
     return {"shape": [1, words], "datatype": "INT64", "data": data}
 
 
-def _constant_tensor(tensor: GraphTensor, length: int | None) -> dict[str, Any]:
-    """Return a constant tensor; without data if Triton lacks the type or it is too large."""
-    shape = [1, *(likely_size(size, length) for size in (tensor.shape or ())[1:])]
+def _constant_tensor(tensor: GraphTensor, length: int | None, *, batched: bool) -> dict[str, Any]:
+    """Return a constant tensor; without data if Triton lacks the type or it is too large.
+
+    Behind a batch dimension and for a scalar, Triton needs a dimension of 1.
+    """
+    sizes = [likely_size(size, length) for size in (tensor.shape or ())[int(batched) :]] or [1]
+    shape = [1, *sizes] if batched else sizes
     datatype = (tensor.dtype or "").removeprefix("TYPE_")
     value: object = {"BOOL": True, "STRING": "text"}.get(datatype, 1)
     fits = datatype and math.prod(shape) <= _MAX_ELEMENTS

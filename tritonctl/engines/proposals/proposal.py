@@ -154,7 +154,7 @@ def _model(
         desired = (_GPU_BATCH, _GPU_LENGTH) if gpu else (_CPU_BATCH, _CPU_LENGTH)
     else:
         candidates = [graph_engine(checkpoint, options.precision, gpu)]
-        desired = (_GRAPH_BATCH, _GRAPH_LENGTH)
+        desired = (_GRAPH_BATCH if checkpoint.batched else 0, _GRAPH_LENGTH)
     length = _length(checkpoint, desired[1])
     base = {
         "task": checkpoint.task,
@@ -254,7 +254,7 @@ def _reasons(
     precision_note = "as requested" if requested_precision else precision_reason(model)
     summary = builder_named(engine["builder"]).summary
     memory = fit.device.memory if gpu else host_memory() or fit.device.memory
-    limits = f"{engine['max_batch_size']} requests{length}"
+    limits = f"{engine['max_batch_size'] or 'single'} requests{length}"
     reasons = [
         f"builder {engine['builder']}: {summary}",
         *compilation_notes(model),

@@ -41,10 +41,6 @@ _EXPORTERS: dict[str, Kind] = {
 _WITHOUT_TOKEN_TYPES = ("DistilBert", "MPNet")
 _IMAGE_CLASSIFIER = "ForImageClassification"
 _CLASSIFIER, _TAGGER = "ForSequenceClassification", "ForTokenClassification"
-_BATCH_REMEDY = (
-    "export the graph again with a variable first dimension: torch.onnx.export(..., "
-    'dynamic_shapes={"x": {0: Dim("batch")}})'
-)
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,7 @@ class RecognisedCheckpoint:
     inputs: tuple[GraphTensor, ...] = ()
     heads: int = 1  # attention heads, which GPUs divide
     reasons: tuple[str, ...] = ()
+    batched: bool = True  # requests can share a run
 
 
 def recognise(path: Path) -> RecognisedCheckpoint:
@@ -230,23 +227,39 @@ def _recognise_graph(checkpoint: Path, file: Path) -> RecognisedCheckpoint:
             remedy=f"name the graph {MODEL} in a folder with its weights, and run `tritonctl init "
             "FOLDER`",
         )
-    for tensor in graph.inputs:
-        if not tensor.shape or isinstance(tensor.shape[0], int):
-            raise ConfigurationError(
-                f"{file}: the first dimension of its input {tensor.name} is "
-                f"{tensor.shape[0] if tensor.shape else 'not there'}, so requests cannot be "
-                "batched along it",
-                remedy=_BATCH_REMEDY,
-            )
+    _refuse_uncarried(file, graph)
     names = ", ".join(tensor.name for tensor in graph.inputs)
+    reasons = [f"task tensors: {file.name} is an ONNX graph; it takes {names}"]
+    unbatched_reason = graph.unbatched_reason()
+    if unbatched_reason:
+        reasons.append(f"no batches: {unbatched_reason}, so each request is a run")
     return RecognisedCheckpoint(
         "graph",
         "tensors",
         "ONNX graph",
         checkpoint,
         inputs=graph.inputs,
-        reasons=(f"task tensors: {file.name} is an ONNX graph; it takes {names}",),
+        reasons=tuple(reasons),
+        batched=unbatched_reason is None,
     )
+
+
+def _refuse_uncarried(file: Path, graph: ModelGraph) -> None:
+    """Raise ConfigurationError for inputs or outputs that Triton cannot carry."""
+    for tensor in (*graph.inputs, *graph.outputs):
+        if not tensor.is_tensor:
+            raise ConfigurationError(
+                f"{file}: {tensor.name} is a {tensor.kind}; Triton carries tensors only",
+                remedy="export the graph with tensors (a scikit-learn classifier: "
+                'skl2onnx.to_onnx(model, X, options={"zipmap": False}))',
+            )
+    for tensor in graph.inputs:
+        if tensor.shape is None:
+            raise ConfigurationError(
+                f"{file}: the number of dimensions of its input {tensor.name} is unknown, and "
+                "Triton needs it in config.pbtxt",
+                remedy="export the graph with shapes; variable sizes are fine",
+            )
 
 
 def _read_graph(file: Path) -> ModelGraph:

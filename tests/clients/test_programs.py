@@ -79,7 +79,7 @@ def with_models(described: dict[str, Any]) -> dict[str, Any]:
             if "model" in fields:
                 name = FINDER if "embeddings" in path else SPELLER
                 fields["model"] = {"type": "string", "enum": [name]}
-            for limit in {"max_tokens", "max_completion_tokens", "max_output_tokens"} & set(fields):
+            for limit in {"max_tokens", "max_completion_tokens"} & set(fields):
                 fields[limit] = {"type": "integer", "minimum": 1, "maximum": 8}
             for few in {"n"} & set(fields):
                 fields[few] = {"type": "integer", "minimum": 1, "maximum": 2}

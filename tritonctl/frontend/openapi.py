@@ -83,7 +83,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
 def _describe(operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {_JSON: {"schema": {"type": "object"}}}
     if operation.events:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # OpenAPI 3.1 cannot describe single events
     errors = {
         status: {
             "description": text,

@@ -65,7 +65,7 @@ class _Item(Body):
 class MessageItem(_Item):
     """A message."""
 
-    type: Literal["message"]
+    type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Parts
     phase: None = Field(None, description="not supported")

@@ -147,7 +147,8 @@ def page(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         reason = f"{other['verdict']}: {other['reason']}" if other else ""
         architecture = next((r["architecture"] for r in rows[name] if "architecture" in r), "–")
         is_accepted = "yes" if architecture in accepted["architectures"] else "no"
-        text = re.sub(r"\s+", " ", reason).replace("|", "\\|")[:200]
+        without_folders = re.sub(r"(/[\w.-]+)+/", "", reason)
+        text = re.sub(r"\s+", " ", without_folders).replace("|", "\\|")[:160]
         share = f"{equal} of {len(rows[name])}"
         yield f"| {name} | {architecture} | {share} | {is_accepted} | {text} |\n"
 

@@ -148,8 +148,8 @@ def test_wheel_on_newer_pythons(wheel: Path, tmp_path: Path, version: str) -> No
     environment = tmp_path / "environment"
     subprocess.run([found.path, "-m", "venv", environment], check=True)
     python = environment / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", wheel], check=True)
-    script = Path(__file__).parent / "unit" / "without_linux.py"
+    subprocess.run([python, "-m", "pip", "install", "-q", f"{wheel}[frontend]"], check=True)
+    script = Path(__file__).parent / "unit" / "structure" / "without_linux.py"
     subprocess.run([python, "-I", script, "import"], check=True, cwd=tmp_path)
     project = Sandbox(tmp_path / "project")
     for arguments in (["build"], ["render"], ["check"], ["graph", "speller"], ["plan"]):

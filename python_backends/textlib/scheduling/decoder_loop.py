@@ -180,7 +180,7 @@ class DecoderLoop:
             self._metrics.count_stalled(self._streams.values(), self._clock())
             active = len(self._active)
             waiting = max(0, sum(s.outcome is None for s in self._streams.values()) - active)
-            return self._metrics.totals(), Gauges(active, waiting)
+            return self._metrics.totals(), Gauges(active, waiting, self._metrics.progress_at)
 
     # --- shared, with the lock held ---------------------------------------------------------
 

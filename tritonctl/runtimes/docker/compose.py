@@ -66,6 +66,7 @@ _IMAGE_MODULES = (
     "runtimes/docker/entrypoint.py",
     "supervision/__init__.py",
     "supervision/exec_launcher.py",
+    "supervision/progress.py",
     "supervision/readiness.py",
     "supervision/supervisor.py",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -28,6 +29,8 @@ ENGLISH = [
     "un believable unbelievably playing played player players",
 ]
 UNKNOWN = "<unk>"
+# More backtracking than Oniguruma allows for a pattern of nested repetitions.
+PANIC = "x" * 40
 SPECIAL = ["<s>", "</s>", "<pad>"]
 BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Tokens that WordPiece's clean-up changes, and some that it must leave alone.
@@ -54,6 +57,13 @@ def save(tokenizer: Tokenizer, folder: Path) -> Path:
     path = folder / "tokenizer.json"
     tokenizer.save(str(path))
     return path
+
+
+def panicking(folder: Path) -> Path:
+    """Words, split by a regular expression with which the Rust library panics on PANIC."""
+    tokenizer = Tokenizer(models.WordLevel({UNKNOWN: 0, "good": 1}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    return save(tokenizer, folder)
 
 
 def byte_level(folder: Path) -> Path:

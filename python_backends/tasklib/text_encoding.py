@@ -17,6 +17,7 @@ from tasklib.entities import SPECIAL
 from tasklib.item_errors import ItemError
 from tasklib.task_file import TRUNCATE_LEFT, TextSettings
 from textlib.errors import ModelConfigurationError
+from textlib.panics import panics_as_errors
 
 IDS, MASK, TYPES, POOLING_MASK = "input_ids", "attention_mask", "token_type_ids", "pooling_mask"
 _NO_PROMPT = ""
@@ -120,6 +121,8 @@ class TextEncoder:
                 cut_tokens = max(cut_tokens, tokens)
         except ItemError as error:
             return error
+        except Exception as error:  # `tokenizers` raises bare Exception
+            return self._tokenising_error(error)
         skipped = full_length - len(texts[0]) if self._cuts_left else 0
         return _TokenizerInput(tuple(texts), prompt, item.truncate, cut_tokens, skipped)
 
@@ -172,14 +175,18 @@ class TextEncoder:
             encodings = self._batch([item.input for item in items])
         except Exception as error:  # `tokenizers` raises bare Exception for the whole batch
             if len(items) == 1:
-                return [ItemError(self._names[0], f"cannot be tokenised: {error}")]
+                return [self._tokenising_error(error)]
             return [answer for item in items for answer in self._encode([item])]
         return [self._encoded_text(*each) for each in zip(items, encodings, strict=True)]
 
+    def _tokenising_error(self, error: Exception) -> ItemError:
+        return ItemError(self._names[0], f"cannot be tokenised: {error}")
+
     def _batch(self, inputs: list[str | tuple[str, ...]]) -> list[Encoding]:
-        if self._offsets:
-            return self._tokenizer.encode_batch(inputs)
-        return self._tokenizer.encode_batch_fast(inputs)  # without offsets, twice as fast
+        with panics_as_errors():
+            if self._offsets:
+                return self._tokenizer.encode_batch(inputs)
+            return self._tokenizer.encode_batch_fast(inputs)  # without offsets, twice as fast
 
     def _encoded_text(self, item: _TokenizerInput, encoding: Encoding) -> EncodedText | ItemError:
         ids = np.array(encoding.ids, dtype=np.int64)
@@ -215,7 +222,8 @@ class TextEncoder:
         """Return the tokens of a text without truncation, special tokens included."""
         self._tokenizer.no_truncation()
         try:
-            [encoding] = self._tokenizer.encode_batch_fast([text])
+            with panics_as_errors():
+                [encoding] = self._tokenizer.encode_batch_fast([text])
         finally:
             self._enable_truncation()
         return len(encoding)
@@ -271,7 +279,8 @@ def graph_inputs(settings: TextSettings) -> list[str]:
 
 def _load_tokenizer(file: Path, lower_case: bool) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        with panics_as_errors():
+            tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # `tokenizers` raises bare Exception
         raise ModelConfigurationError(
             f"{file} cannot be read: {error}. It must be the tokenizer.json of a fast Hugging "

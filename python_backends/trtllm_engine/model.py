@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from textlib.engine.contract import StreamProgress
 from textlib.engine.service import EngineModel, EngineService
 from textlib.errors import EngineFailedError, RequestError
+from textlib.panics import panics_as_errors
 from textlib.scheduling.admission import TRITON_DECIDES
 from textlib.tokens.token_chunk import FinishReason
 from textlib.triton.edge import reporting_load_errors, require_path, version_folder
@@ -99,10 +100,11 @@ class TrtllmEngine:
 
     def _spellings(self, word: bytes) -> Sequence[Sequence[int]]:
         text = word.decode("utf-8")
-        spelled = [
-            tuple(self._tokenizer.encode(variant, add_special_tokens=False).ids)
-            for variant in (text, f" {text}")
-        ]
+        with panics_as_errors():
+            spelled = [
+                tuple(self._tokenizer.encode(variant, add_special_tokens=False).ids)
+                for variant in (text, f" {text}")
+            ]
         return list(dict.fromkeys(ids for ids in spelled if ids))
 
 

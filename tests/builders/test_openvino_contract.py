@@ -275,18 +275,30 @@ def test_an_incomplete_environment_is_named(checkpoint: Path, tmp_path: Path) ->
 
 
 def test_a_full_disk_is_named(
-    builder: SimpleNamespace, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    builder: SimpleNamespace, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a library says of it; where there is space, its own words."""
+    """Whatever a library says of it, and if it has removed the half-written file again."""
     monkeypatch.chdir(small_disk)
-    stream = RuntimeError("basic_ios::clear: iostream error")
     failure = builder.program.to_build_error
-    assert failure(stream, "convert").problem.endswith("basic_ios::clear: iostream error")
-    told = OSError(errno.ENOSPC, "No space left on device")
-    assert failure(told, "convert").problem == f"no space left in {small_disk} (stage convert)"
+    assert failure(RuntimeError("boom"), "convert").problem.endswith("RuntimeError: boom")
+    checkpoint, file = tmp_path / "checkpoint", tmp_path / "R.json"
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"x" * 3_000_000)
+    file.write_text(json.dumps({"checkpoint": str(checkpoint)}))
+    words = f"no space left in {small_disk} (stage convert): "
+    for error in (
+        RuntimeError("basic_ios::clear: iostream error"),  # OpenVINO's serialiser
+        OSError(errno.ENOSPC, "No space left on device"),
+    ):
+        problem = failure(error, "convert", file).problem
+        assert problem == (
+            f"{words}2.1 MB free, 0.0 MB written so far; the checkpoint's weights have 3.0 MB"
+        )
     (small_disk / "half an engine").write_bytes(b"x" * 1_500_000)
-    assert failure(stream, "convert").problem == f"no space left in {small_disk} (stage convert)"
-    assert "tritonctl plan" in failure(stream, "convert").remedy
+    told = failure(RuntimeError("whatever"), "convert")
+    assert told.problem == f"{words}0.6 MB free, 1.5 MB written so far"
+    assert f"df -h {small_disk}" in told.remedy
+    assert "tritonctl plan" in told.remedy
 
 
 def test_builder_toml_agrees_with_the_code(builder: SimpleNamespace) -> None:

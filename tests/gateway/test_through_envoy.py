@@ -32,6 +32,10 @@ pytestmark = pytest.mark.timed
 KEY, SECRET = "5ecret-of-alice", "5ecret-of-the-gateway"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "vendor=1"
+# As Triton writes it, shortened.
+STATISTICS = (
+    b'{"model_stats":[{"name":"m","version":"1","last_inference":0},{"name":"n","version":"7"}]}'
+)
 Headers = dict[str, str]
 
 
@@ -48,22 +52,33 @@ class _Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         self._seen.append(dict(context.invocation_metadata()))
         return service_pb2.ModelInferResponse(model_name=request.model_name)
 
+    def ModelStreamInfer(self, requests: Any, _: Any) -> Any:  # noqa: N802
+        """One response for each request."""
+        for request in requests:
+            self._seen.append({"model": request.model_name, "version": request.model_version})
+            yield service_pb2.ModelStreamInferResponse()
+
 
 @contextmanager
-def upstream() -> Iterator[tuple[EnvoyUpstream, list[Headers]]]:
-    """Both ports of a server, and the headers of the inference requests that reached it."""
+def upstream(statistics: bytes = STATISTICS) -> Iterator[tuple[EnvoyUpstream, list[Headers]]]:
+    """Both ports of a server, and the headers of the inference requests that reached it.
+
+    Of a stream: the model and version of each request.
+    """
     seen: list[Headers] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _asked(self) -> None:
-            if "/health/" not in self.path:
+            body = statistics if self.path == "/v2/models/stats" else b""
+            if "/health/" not in self.path and not body:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 seen.append({name.lower(): value for name, value in self.headers.items()})
             self.send_response(200)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         do_GET = do_POST = do_OPTIONS = _asked  # noqa: N815 - the standard library's names
 

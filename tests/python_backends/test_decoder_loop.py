@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from textlib.errors import (
     TextPathError,
 )
 from textlib.scheduling.decoder_loop import DecoderLoop
+from textlib.scheduling.decoder_stream import DecoderStream
 from textlib.tokens.token_chunk import WINDOW, FinishReason, TokenChunk
 from textlib.triton.request_tensors import GenerationRequest
 from textlib.triton.sampling import SamplingParams
@@ -464,6 +466,30 @@ def test_a_failed_step_fails_its_streams_only(start: Start) -> None:
     assert all("bad allocation" in str(sink.errors[0]) for sink in sinks)
     assert all(sink.finals == 1 for sink in sinks)
     assert after.ids == [100, 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize("method", ["receive", "_build_chunk"])
+def test_ids_that_cannot_be_decoded_fail_their_stream_alone(
+    start: Start, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """As a decoder of the library that panics: neither thread of the loop ends by it."""
+    original = getattr(DecoderStream, method)
+
+    def panic(stream: DecoderStream, ids: Sequence[int], *others: Any) -> Any:
+        if 103 in ids:
+            raise RuntimeError("retry-limit-in-match over")
+        return original(stream, ids, *others)
+
+    monkeypatch.setattr(DecoderStream, method, panic)
+    loop = start(ScriptedEngine())
+    bad, good = RecordingSink(), RecordingSink()
+    loop.submit(generation(100, 200), bad)
+    loop.submit(generation(1000, 200), good)
+    answered(bad, good)
+    assert str(bad.errors[0]).endswith("cannot be decoded: retry-limit-in-match over")
+    assert (bad.finals, good.finals) == (1, 1)
+    assert good.ids == list(range(1000, 1200))
+    assert loop.live_streams == 0
 
 
 def test_an_engine_that_keeps_failing_is_dead(start: Start) -> None:

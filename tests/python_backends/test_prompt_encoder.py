@@ -11,6 +11,8 @@ from textlib.triton.parameters import ModelParameters
 from textlib.triton.prompts import RequestEncoder
 from tokenizers import Tokenizer, processors
 
+from tests import sample_tokenizers
+
 
 def encoder(path: Path, **options: int | bool) -> PromptEncoder:
     """With generous defaults."""
@@ -51,6 +53,16 @@ def test_equal_to_the_library(byte_level: Path) -> None:
     assert [list(ids) for ids in encoded if not isinstance(ids, RequestError)] == [
         tokenizer.encode(prompt).ids for prompt in prompts
     ]
+
+
+def test_a_panic_of_the_library_fails_alone(tmp_path: Path) -> None:
+    """A regular expression that gives up in Rust panics, which is no Exception in Python."""
+    path = sample_tokenizers.panicking(tmp_path)
+    prompts = [b"good", sample_tokenizers.PANIC.encode(), b"good"]
+    encoded = encoder(path).encode(prompts)
+    assert [isinstance(item, RequestError) for item in encoded] == [False, True, False]
+    assert "text_input cannot be tokenised: " in str(encoded[1])
+    assert "retry-limit-in-match over" in str(encoded[1])
 
 
 def test_bad_prompts_fail_alone(byte_level: Path) -> None:

@@ -68,6 +68,16 @@ def library(folder: Path, max_seq_len: int, side: str = "right") -> Tokenizer:
     return tokenizer
 
 
+@pytest.mark.parametrize("length", [len(sample_tokenizers.PANIC), 5_000])
+def test_a_panic_of_the_library_fails_alone(tmp_path: Path, length: int) -> None:
+    """Also of a text so long that the tokens of a part are counted first."""
+    encoder = TextEncoder(sample_tokenizers.panicking(tmp_path).parent, settings())
+    bad = TextItem(sample_tokenizers.PANIC[0] * length)
+    encoded = encoder.encode([TextItem("good"), bad, TextItem("good")])
+    assert [isinstance(item, ItemError) for item in encoded] == [False, True, False]
+    assert "text_input cannot be tokenised: " in str(encoded[1])
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_equal_to_the_library(bert_folder: Path, side: str) -> None:
     """Texts and pairs of every length around the limit, cut at either end."""

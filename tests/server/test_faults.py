@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -32,8 +33,10 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
 from tritonctl.runtimes.discovery import is_running
+from tritonctl.runtimes.health import check_health
 from tritonctl.runtimes.server_state import EmbeddedServer
-from tritonctl.supervision.supervisor import server_leftovers, server_processes
+from tritonctl.supervision.progress import FROZEN_SECONDS
+from tritonctl.supervision.supervisor import child_processes, server_leftovers, server_processes
 
 pytestmark = pytest.mark.server
 
@@ -141,6 +144,76 @@ def test_a_stub_is_killed_under_streams(cli: Cli, pair: list[Handle], step: str)
     assert cli("status", cwd=root).returncode == 7
     server.pace(0)
     assert text_of(up(cli, server.project).grpc_url, SHORT)
+
+
+def test_the_supervisor_is_killed_under_streams(cli: Cli, pair: list[Handle]) -> None:
+    """Its guard ends the server: streams go on elsewhere or are told, new requests are refused."""
+    server, other = pair
+    server.spent = True
+    state = server.state
+    server.pace(STEP_SECONDS)
+    elsewhere = [other.url, None] * 2
+    streams = [Stream(state.grpc_url, resume_on) for resume_on in elsewhere]
+    for stream in streams:
+        stream.start()
+    for stream in streams:
+        assert stream.begun.wait(SOON_SECONDS)
+    os.kill(state.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    with pytest.raises(ServerError):
+        text_of(state.grpc_url, SHORT)
+    refused = time.monotonic() - killed
+    for stream, resume_on in zip(streams, elsewhere, strict=True):
+        stream.join(SOON_SECONDS)
+        assert not stream.is_alive(), "it hangs"
+        assert stream.whole if resume_on else isinstance(stream.error, ServerError)
+    told = max(stream.ended - killed for stream in streams if stream.error)
+    wait_until(lambda: not server_leftovers(state.shm_prefix), "nothing is left")
+    print(  # noqa: T201 - for -rP
+        f"new request refused after {refused:.2f} s, streams told after {told:.2f} s"
+    )
+    root = server.project.root
+    reason = "its supervisor died: signal 9 (SIGKILL)"
+    wait_until(lambda: reason in cli("status", cwd=root).stderr, "status says why")
+    assert f"tritonserver was ended: {reason}" in cli("logs", cwd=root).stdout
+    server.pace(0)
+    assert text_of(up(cli, server.project).grpc_url, SHORT)
+
+
+def engine_of(state: EmbeddedServer) -> int:
+    """The process of the engine, which its stub has started."""
+    children = child_processes(stub_of(state, "int8_engine"))
+    return next(p for p in children if b"openvinolib" in Path(f"/proc/{p}/cmdline").read_bytes())
+
+
+@pytest.mark.parametrize("process", [engine_of, partial(stub_of, model="int8_tokenizer")])
+def test_a_frozen_process_is_not_ready_until_it_goes_on(
+    cli: Cli, life: Handle, process: Callable[[EmbeddedServer], int]
+) -> None:
+    """SIGSTOP: Triton still calls every model ready, `status` does not. A busy engine is ready."""
+    root = life.project.root
+    life.pace(1.0)
+    with TritonClient(life.url) as client:
+        chunks = client.stream("int8", PROMPT, LONG)
+        next(chunks)
+        time.sleep(2 * FROZEN_SECONDS)
+        assert cli("status", cwd=root).returncode == 0
+    life.pace(0)
+    pid = process(life.state)
+    os.kill(pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    try:
+        wait_until(lambda: cli("status", cwd=root).returncode == 7, "it is not ready")
+        print(f"not ready after {time.monotonic() - stopped:.1f} s")  # noqa: T201 - for -rP
+        assert "FROZEN" in cli("status", cwd=root).stdout
+        assert check_health(life.state).ready  # what Triton says
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: cli("status", cwd=root).returncode == 0, "it is ready again")
+    assert text_of(life.url, SHORT)
+    log = cli("logs", cwd=root).stdout
+    assert "no progress for 5 s" in log
+    assert "every model makes progress again" in log
 
 
 def begun_streams(server: Handle, count: int) -> list[Stream]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -144,6 +145,27 @@ def test_stale_state_of_a_dead_process_is_cleared(cli: Cli, life: Handle) -> Non
     again = up(cli, project)
     assert_answers(again)
     assert state.shm_prefix != again.shm_prefix
+
+
+@pytest.mark.parametrize("damage", ["state", "both", "folder"])
+def test_a_server_without_its_record_is_found_again(cli: Cli, life: Handle, damage: str) -> None:
+    """Its files are cut off or gone: `status` and `down` find its processes and ports."""
+    project, state = life.project, life.state
+    files = ServerFiles.of(project)
+    if damage == "folder":
+        shutil.rmtree(files.folder)
+    for file in {"state": [files.state], "both": [files.state, files.state_copy]}.get(damage, []):
+        file.write_text("")
+    life.spent = True
+    status = json.loads(cli("status", "--json", cwd=project.root).stdout)
+    # Without its second repository Triton lists no models.
+    assert status["ready"] is (damage != "folder")
+    assert status["grpc"] == state.grpc_url
+    assert set(status["models"]) == set(state.models)
+    assert cli("up", cwd=project.root).returncode == (0 if damage == "state" else 7)
+    assert cli("down", cwd=project.root).returncode == 0
+    assert server_leftovers(state.shm_prefix) == []
+    assert cli("status", cwd=project.root).returncode == 7
 
 
 def test_interrupted_up_leaves_nothing(down: Project) -> None:

@@ -13,11 +13,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.envoy_process import Envoy, upstream_of
 from tests.server.test_faults import ANSWER, PROMPT, SHORT, SOON_SECONDS, Stream, text_of
 from tests.servers import Handle, paced_project, server_pid, wait_until
 from tritonctl.errors import ServerError
@@ -132,3 +134,25 @@ def test_unknown_models_amid_valid_requests(server: Handle) -> None:
         f"first token of a new request {first_token:.2f} s later"
     )
     assert text_of(state.grpc_url, SHORT).startswith(ANSWER[:8])
+
+
+@pytest.mark.parametrize(("model", "version"), [("nobody", ""), ("int8", "99")])
+def test_unknown_models_through_the_gateway(
+    server: Handle, tmp_path: Path, model: str, version: str
+) -> None:
+    """Envoy refuses them, on as many streams as have crashed a server without it."""
+    server.pace(0)
+    known = generation_request("int8", "7 in English:", SHORT)
+    unknown = service_pb2.ModelInferRequest()
+    unknown.CopyFrom(known)
+    unknown.model_name, unknown.model_version = model, version
+    with Envoy(tmp_path, [upstream_of(server.state)]) as envoy:
+        for _ in range(100):
+            with grpc.insecure_channel(envoy.url) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                with pytest.raises(grpc.RpcError) as refused:
+                    list(stub.ModelStreamInfer(iter([known, unknown] * 5), timeout=60))
+            assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+            assert "is not served here" in str(refused.value.details())
+        assert text_of(envoy.url, SHORT).startswith(ANSWER[:8])
+    assert crashes(server) == []

@@ -94,7 +94,7 @@ def _server(files: ServerFiles) -> Iterator[tuple[str, str]]:
     for log in (files.log, files.log.with_suffix(".previous.log")):
         if lines := tail(log, _LOG_LINES):
             yield f"server/{log.name}", "\n".join(lines)
-    for file in (files.state, files.specification):
+    for file in (files.state, files.state_copy, files.specification):
         yield from _record(f"server/{file.name}", file)
     for file in (files.restarts, files.exit):
         yield from _text(f"server/{file.name}", file)

@@ -29,6 +29,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 _RETRY_SOON: Headers = ((b"retry-after", b"1"),)
+# A crashed server answers again after 8 to 19 s: two retries, OpenAI's default, outlast that.
+_RETRY_AFTER_RESTART: Headers = ((b"retry-after", b"10"),)
 _ENSEMBLE = re.compile(r"^(?:Triton refused the request: )?(?:in ensemble '[^']*', )?")
 _UNEXPECTED = re.compile(r"unexpected inference input '(\w+)'")
 _UNKNOWN_MODEL = "Request for unknown model"
@@ -100,9 +102,13 @@ class ApiError(Exception):
         return orjson.dumps(self.record)
 
 
-def unavailable(message: str = "The model's server does not answer. Try again soon.") -> ApiError:
+def unavailable(
+    message: str = "The model's server does not answer. Try again in 10 s.",
+) -> ApiError:
     """503: no server can answer now."""
-    return ApiError(503, message, type=SERVER, code="server_unavailable", headers=_RETRY_SOON)
+    return ApiError(
+        503, message, type=SERVER, code="server_unavailable", headers=_RETRY_AFTER_RESTART
+    )
 
 
 def internal_error() -> ApiError:

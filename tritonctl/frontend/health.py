@@ -24,7 +24,7 @@ class HealthEndpoints:
         await request.answer_json({"status": "live"})
 
     async def ready(self, request: HttpRequest) -> None:
-        """GET /health/ready: 200 if a model is ready, else 503."""
+        """GET /health/ready: 200 if a model is ready and makes progress, else 503."""
         self._draining.record_probe((request.header(b"user-agent") or b"").decode("latin-1"))
         if self._draining.has_started:
             raise unavailable("The frontend is shutting down. Send requests to another replica.")
@@ -36,7 +36,7 @@ class HealthEndpoints:
         try:
             async with self._router.choose("") as replica:
                 for model in self._models:
-                    if await replica.client.model_ready(model):
+                    if not replica.is_frozen(model) and await replica.client.model_ready(model):
                         return True
         except TritonctlError:
             return False

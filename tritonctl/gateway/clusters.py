@@ -25,6 +25,8 @@ from tritonctl.releases.slots import Slot
 Message = dict[str, Any]  # a protobuf message of Envoy's API, by field name
 
 GRPC, TRITON_REST, FRONTEND, ADMIN = "triton_grpc", "triton_rest", "frontend", "admin"
+# The same servers as TRITON_REST, asked for their models: a rollout counts users' requests alone.
+TRITON_MODELS = "triton_models"
 SHADOW, SHADOWER = "shadow", "shadower"  # the listener for request copies; the process behind it
 ADMIN_SOCKET = "tritonctl-gateway-admin.sock"
 SHADOW_SOCKET = "tritonctl-gateway-shadow.sock"
@@ -56,7 +58,7 @@ def fallback_cluster_name(cluster: str, slot: Slot) -> str:
 
 def cluster_names(placement: GatewayPlacement) -> list[str]:
     """Name the protocols for which each server group has a cluster."""
-    return [GRPC, TRITON_REST, *([FRONTEND] if placement.frontend else [])]
+    return [GRPC, TRITON_REST, TRITON_MODELS, *([FRONTEND] if placement.frontend else [])]
 
 
 def endpoints(name: str, group: ServerGroup) -> list[Message]:
@@ -86,7 +88,12 @@ def assignment(name: str, server_endpoints: list[Message]) -> Message:
 
 
 def _servers(gateway: Gateway, placement: GatewayPlacement, group: ServerGroup) -> list[Message]:
-    made = {GRPC: _grpc_transport_options, TRITON_REST: _rest_options, FRONTEND: _frontend}
+    made = {
+        GRPC: _grpc_transport_options,
+        TRITON_REST: _rest_options,
+        TRITON_MODELS: _models_options,
+        FRONTEND: _frontend,
+    }
     return [
         _replicas(name, gateway, assignment(name, endpoints(name, group))) | made[name](placement)
         for name in cluster_names(placement)
@@ -152,6 +159,11 @@ def _rest_options(_: GatewayPlacement) -> Message:
     # As for health checks: an idle connection would delay the exit of a draining server.
     common = {"common_http_protocol_options": {"idle_timeout": "2s"}}
     return _protocol({"http_protocol_options": {}}, **common)
+
+
+def _models_options(placement: GatewayPlacement) -> Message:
+    """Without health checks of its own: a server that does not answer is asked again later."""
+    return _rest_options(placement) | {"health_checks": []}
 
 
 def _frontend(placement: GatewayPlacement) -> Message:

@@ -11,6 +11,7 @@ from tritonctl.gateway.clusters import (
     FRONTEND,
     SHADOW,
     SHADOWER,
+    TRITON_MODELS,
     Message,
     admin_address,
     clusters,
@@ -20,6 +21,11 @@ from tritonctl.gateway.clusters import (
 )
 from tritonctl.gateway.placement import GatewayPlacement, edge_secret
 from tritonctl.gateway.routes import is_inference_route, routes
+from tritonctl.gateway.served_models import (
+    is_stream_route,
+    served_models_filters,
+    with_served_models,
+)
 from tritonctl.gateway.tenants import KEYS, TENANT, tenant_filters, tenant_metadata
 from tritonctl.project.server import Gateway
 
@@ -113,7 +119,7 @@ def _manager(gateway: Gateway, placement: GatewayPlacement) -> Message:
     return {
         **_path_normalization("inference"),
         **_routes_source(gateway, placement),
-        "http_filters": [*tenant_filters(gateway), _ROUTER],
+        "http_filters": [*tenant_filters(gateway), *served_models_filters(), _ROUTER],
         "use_remote_address": True,
         "stream_idle_timeout": idle,
         "request_headers_timeout": "10s",
@@ -135,7 +141,7 @@ def _routes_source(gateway: Gateway, placement: GatewayPlacement) -> Message:
 
 def route_configuration(gateway: Gateway, placement: GatewayPlacement) -> Message:
     """Return the routes of the inference port, as for one server group."""
-    host = {
+    host: Message = {
         "name": "triton",
         "domains": ["*"],
         "routes": [
@@ -153,6 +159,10 @@ def route_configuration(gateway: Gateway, placement: GatewayPlacement) -> Messag
             )
         ],
     }
+    host["routes"] = [
+        with_served_models(route, [TRITON_MODELS]) if is_stream_route(route) else route
+        for route in host["routes"]
+    ]
     # Triton traces every request that has a `traceparent`, whatever its sampling rate.
     trimmed = {} if gateway.trust_traces else {"request_headers_to_remove": [*_TRACE_HEADERS]}
     return {"name": _ROUTES, "virtual_hosts": [host], **trimmed}

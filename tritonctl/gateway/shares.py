@@ -17,6 +17,7 @@ from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.gateway.clusters import (
     FRONTEND,
     GRPC,
+    TRITON_MODELS,
     TRITON_REST,
     Message,
     assignment,
@@ -30,6 +31,7 @@ from tritonctl.gateway.envoy import route_configuration
 from tritonctl.gateway.mirror import with_mirroring
 from tritonctl.gateway.placement import GatewayPlacement, ServerGroup
 from tritonctl.gateway.routes import is_inference_route
+from tritonctl.gateway.served_models import is_stream_route, with_served_models
 from tritonctl.host.files import as_host_error
 from tritonctl.project.rollout import ALL, Rollout
 from tritonctl.project.server import Gateway
@@ -198,6 +200,17 @@ def _slot_routes(route: Message, split: TrafficSplit, settings: Rollout) -> list
     by_user = _weighted_action(route, split, user) if split.share > 0 else stable
     users = _with_header_match(route, user, {"safe_regex": {"regex": ".+"}}, by_user)
     anonymous = route | {"route": route["route"] | stable}
+    if is_stream_route(route):
+        candidate_models, stable_models = (
+            slot_cluster_name(TRITON_MODELS, each) for each in (slot.opposite, slot)
+        )
+        split_models = [stable_models, *([candidate_models] if split.share > 0 else [])]
+        routes = [
+            with_served_models(made, [models])
+            for made, models in zip(routes, (candidate_models, stable_models), strict=True)
+        ]
+        users = with_served_models(users, split_models)
+        anonymous = with_served_models(anonymous, [stable_models])
     if is_inference_route(route["match"]):
         users, anonymous = users | {"stat_prefix": USERS}, anonymous | {"stat_prefix": ANONYMOUS}
     return [*routes, users, anonymous]

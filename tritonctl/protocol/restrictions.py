@@ -12,6 +12,7 @@ allow a bypass (CVE-2026-24206, CVE-2026-24207): keep ports closed where possibl
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 RESTRICTED = ("model-repository", "shared-memory", "trace", "logging")
 _KEY = "tritonctl-token"
@@ -31,6 +32,12 @@ def restriction_arguments(token: str) -> list[str]:
         f"--grpc-restricted-protocol={groups}:{_KEY}={token}",
         f"--http-restricted-api={groups}:{_KEY}={token}",
     ]
+
+
+def token_in(arguments: Sequence[str]) -> str:
+    """Return the token on tritonserver's command line; "" without one."""
+    marker = f":{_KEY}="
+    return next((each.partition(marker)[2] for each in arguments if marker in each), "")
 
 
 def grpc_metadata(token: str) -> tuple[tuple[str, str], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tritonctl.host.process import process_start_time
 from tritonctl.runtimes.docker import discovery as containers
+from tritonctl.runtimes.embedded.lost_record import find_server
 from tritonctl.runtimes.server_state import EmbeddedServer, Server, ServerFiles, read_state
 
 
@@ -36,5 +37,10 @@ def current_servers(server: Server) -> list[Server]:
 
 def current_server(files: ServerFiles) -> Server | None:
     """Return the running server with its current ports, or None. Raises as `refresh_server`."""
-    server = read_state(files)
+    server = known_server(files)
     return None if server is None else refresh_server(server)
+
+
+def known_server(files: ServerFiles) -> Server | None:
+    """Return the recorded server, alive or not; without a readable record a running one."""
+    return read_state(files) or find_server(files)

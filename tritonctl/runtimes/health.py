@@ -6,7 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from tritonctl.runtimes.server_state import Server
 _TIMEOUT_SECONDS = 2.0
 _OK = 200
 _UNLOADED = "unloaded"
+_READY, FROZEN = "READY", "FROZEN"
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,21 @@ class ServerHealth:
     """Liveness of a server and the state of its models."""
 
     live: bool
-    models: dict[str, str]  # model to Triton's state, such as READY
+    models: dict[str, str]  # model to Triton's state, such as READY, or FROZEN
 
     @property
     def ready(self) -> bool:
         """Whether the server answers and every model is ready."""
-        return self.live and all(state == "READY" for state in self.models.values())
+        return self.live and all(state == _READY for state in self.models.values())
 
     def count_ready(self) -> int:
         """Count the ready models."""
-        return sum(state == "READY" for state in self.models.values())
+        return sum(state == _READY for state in self.models.values())
+
+    def with_frozen(self, frozen: Iterable[str]) -> ServerHealth:
+        """Mark models that make no progress, which Triton calls ready."""
+        states = {name: FROZEN for name in frozen if self.models.get(name) == _READY}
+        return replace(self, models=self.models | states)
 
     def summary(self) -> str:
         """Return "N of M models ready"."""

@@ -16,7 +16,7 @@ from tritonctl.project.schema import Project
 from tritonctl.releases.slots import Slot, controller_lock, stable_slot
 from tritonctl.repository.contents import folders_without_config
 from tritonctl.repository.publish import RenderedRepository
-from tritonctl.runtimes.discovery import current_server, refresh_server
+from tritonctl.runtimes.discovery import current_server, known_server, refresh_server
 from tritonctl.runtimes.docker import lifecycle as containers
 from tritonctl.runtimes.docker.discovery import containers as containers_of
 from tritonctl.runtimes.docker.discovery import server_in_container
@@ -28,6 +28,7 @@ from tritonctl.runtimes.health import ServerHealth, check_health
 from tritonctl.runtimes.server_state import EmbeddedServer, Server, ServerFiles, read_state
 from tritonctl.security.certificate_checks import check_server_tls, exposed_keys
 from tritonctl.security.digests import verify_repository
+from tritonctl.supervision.progress import read_frozen
 from tritonctl.supervision.restarts import Crash, describe_crashes, read_restarts
 
 # The Python backend of tritonserver 2.51 passes paths to a shell unquoted.
@@ -198,10 +199,10 @@ def stop(project: Project, progress: Progress) -> Server | None:
 def stop_servers(project: Project, slot: Slot, progress: Progress) -> Server | None:
     """Stop only the servers of a slot, as `stop` does."""
     files = ServerFiles.of(project, slot)
-    if not files.folder.exists():
+    if not files.folder.exists() and known_server(files) is None:
         return None
     with exclusive(files.lock, progress, "start or stop the server"):
-        server = read_state(files)
+        server = known_server(files)
         if server is None:
             return None
         if gateway.running_gateway(project) is not None:
@@ -257,12 +258,10 @@ def server_statuses(project: Project) -> list[ServerStatus]:
     """Return every server of the project, replicas by number. Raises ServerError if none runs."""
     state = running_server(project)
     if isinstance(state, EmbeddedServer):
-        crashes = read_restarts(ServerFiles.of(project).restarts)
-        return [
-            ServerStatus(
-                state, check_health(state), crashes=crashes, api=openai_api_of(project, state)
-            )
-        ]
+        files = ServerFiles.of(project)
+        health = check_health(state).with_frozen(read_frozen(files.frozen))
+        crashes, api = read_restarts(files.restarts), openai_api_of(project, state)
+        return [ServerStatus(state, health, crashes=crashes, api=api)]
     openai_api = openai_api_of(project, state)
     return [
         ServerStatus(server, check_health(server), container.status, api=openai_api)
@@ -273,7 +272,7 @@ def server_statuses(project: Project) -> list[ServerStatus]:
 
 def _running(files: ServerFiles) -> Server | None:
     """Return the server if it is alive; clean up after a dead one."""
-    state = read_state(files)
+    state = known_server(files)
     running = None if state is None else refresh_server(state)
     if state is not None and running is None:
         _stop_server(state, files)

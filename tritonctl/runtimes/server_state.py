@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,9 +184,11 @@ class ServerFiles:
         return cls((slot or stable_slot(project)).folder(project))
 
     state = _File("state.json")  # the running server
+    state_copy = _File("state-copy.json")  # in case the other one is damaged
     log = _File("triton.log")  # everything Triton and its models print
     specification = _File("supervisor.json")  # for the supervisor
     restarts = _File("restarts.json")  # its crashes since `up`, written by its supervisor
+    frozen = _File("frozen.json")  # its models that make no progress, written by its supervisor
     exit = _File("exit.json")  # exit status of the last server, written by its supervisor
     # A second model repository, in which `tritonctl reload` stages a new version.
     standby = _File("beside")
@@ -202,17 +205,21 @@ class ServerFiles:
 
 def read_state(files: ServerFiles) -> Server | None:
     """Return the recorded server, alive or not; None if there is no readable record."""
-    try:
-        return from_record(json.loads(files.state.read_text(encoding="utf-8")))
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ):  # missing, damaged or of another version
-        return None
+    for file in (files.state, files.state_copy):
+        # Missing, damaged or of another version.
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            return from_record(json.loads(file.read_text(encoding="utf-8")))
+    return None
 
 
 def write_state(files: ServerFiles, server: Server) -> None:
     """Record a started server."""
-    write_atomically(files.state, json.dumps(to_record(server), indent=2), mode=PRIVATE)
+    text = json.dumps(to_record(server), indent=2)
+    for file in (files.state, files.state_copy):
+        write_atomically(file, text, mode=PRIVATE)
+
+
+def remove_state(files: ServerFiles) -> None:
+    """Remove the record of a stopped server."""
+    for file in (files.state_copy, files.state):
+        file.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer gateways' readiness probes: not ready as soon as the server starts to shut down.
+"""Answer gateways' readiness probes: not ready as soon as the server shuts down or freezes.
 
 Triton's readiness ends only when its port closes, too late for requests in flight. Standard library
 only: the module is part of the supervisor and of the first process of containers.
@@ -25,10 +25,20 @@ _UNAVAILABLE = 503
 
 
 class Readiness:
-    """Readiness for gateways: Triton's, until the shutdown starts."""
+    """Readiness for gateways: Triton's, until the shutdown starts.
 
-    def __init__(self, ready_url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    makes_progress: whether no model is frozen.
+    """
+
+    def __init__(
+        self,
+        ready_url: str,
+        *,
+        makes_progress: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ready_url = ready_url
+        self._makes_progress = makes_progress
         self._clock = clock
         self._last_probe: float | None = None  # time of the last probe
         self._refusing_since: float | None = None
@@ -57,7 +67,7 @@ class Readiness:
     def answer_probe(self) -> bool:
         """Record a probe and return whether the server is ready."""
         self._last_probe = self._clock()
-        return self._refusing_since is None and is_ready(self._ready_url)
+        return self._refusing_since is None and self._makes_progress() and is_ready(self._ready_url)
 
     def refuse(self) -> None:
         """Report not ready from now on."""

@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-# Seconds before each restart; after one more crash within the window the server stays down.
+# Seconds before each restart; after one more crash of the same cause within the window the server
+# stays down. Causes count separately: a client that crashes the server does not use up the restarts
+# after a stub that was out of memory.
 RESTART_DELAYS = (0.0, 1.0, 2.0, 4.0, 8.0)
 WINDOW_SECONDS = 600.0
 
@@ -23,7 +25,7 @@ class Crash:
     """One crash of a server."""
 
     time: float  # seconds since the epoch
-    how: str  # such as "signal 6 (SIGABRT)"
+    how: str  # its cause, such as "signal 6 (SIGABRT)"
     ready_after: float | None = None  # seconds until every model was ready again; None until then
 
 
@@ -44,7 +46,7 @@ class Restarts:
         self._times: list[float] = []
 
     def record_crash(self, description: str) -> float | None:
-        """Record a crash; return the seconds until the restart, None after too many crashes."""
+        """Record a crash; return the seconds until the restart, None after too many like it."""
         self._crashes.append(Crash(self._wall_clock(), description))
         self._times.append(self._clock())
         self._write()
@@ -53,8 +55,11 @@ class Restarts:
 
     @property
     def recent_crashes(self) -> int:
-        """Number of crashes within the last `WINDOW_SECONDS`."""
-        return sum(self._clock() - each < WINDOW_SECONDS for each in self._times)
+        """Number of crashes within the last `WINDOW_SECONDS` that had the last one's cause."""
+        return sum(
+            crash.how == self._crashes[-1].how and self._clock() - seconds < WINDOW_SECONDS
+            for crash, seconds in zip(self._crashes, self._times, strict=True)
+        )
 
     def record_ready(self) -> float | None:
         """Record that every model is ready; return the seconds since the last crash, if any."""
@@ -82,6 +87,12 @@ def read_restarts(file: Path) -> list[Crash]:
         return [Crash(**each) for each in json.loads(file.read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
+
+
+def append_crash(file: Path, description: str) -> None:
+    """Record a crash in place of a supervisor that no longer can."""
+    crashes = [*read_restarts(file), Crash(time.time(), description)]
+    write_json_atomically(file, [asdict(each) for each in crashes])
 
 
 def describe_crashes(crashes: Sequence[Crash]) -> str:

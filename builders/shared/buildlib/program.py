@@ -6,11 +6,9 @@ library only.
 """
 
 import argparse
-import errno
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -21,13 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from buildlib.disk import full_disk_error
 from buildlib.problems import BuildError
 
 RESULT_SCHEMA = "tritonctl.build-result/1"
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-# Bytes. A file that was not written whole still takes its space.
-_FULL_DISK_BYTES = 1 << 20
 
 
 class Stages:
@@ -90,7 +87,7 @@ def run_program(
     try:
         result = {"status": "ok", **build(arguments.request, progress)}
     except Exception as error:
-        problem = to_build_error(error, progress.current)
+        problem = to_build_error(error, progress.current, arguments.request)
         sys.stderr.write(f"{problem.problem}\n{problem.remedy}\n")
         result = {"status": "failed", "problem": problem.problem, "remedy": problem.remedy}
     write_result(arguments.result, {"schema": RESULT_SCHEMA, **result})
@@ -132,8 +129,8 @@ def _parse_arguments(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def to_build_error(error: Exception, stage: str) -> BuildError:
-    """Return the BuildError that reports `error`, raised in `stage`."""
+def to_build_error(error: Exception, stage: str, request: Path | None = None) -> BuildError:
+    """Return the BuildError that reports `error`, raised in `stage`. request: the build request."""
     if isinstance(error, BuildError):
         return error
     traceback.print_exception(error)
@@ -147,24 +144,13 @@ def to_build_error(error: Exception, stage: str) -> BuildError:
             f"the machine has too little memory (stage {stage})",
             remedy="A build needs about 10 bytes of memory per parameter: use a larger machine.",
         )
-    if _is_disk_full(error):
-        return BuildError(
-            f"no space left in {Path.cwd()} (stage {stage})",
-            remedy="Free space there and build again; `tritonctl plan` says how much it takes, "
-            "`tritonctl artefacts prune` removes engines that nothing needs.",
-        )
+    if (problem := full_disk_error(error, stage, request)) is not None:
+        return problem
     last_line = traceback.format_exception_only(error)[-1].strip()
     return BuildError(
         f"unexpected error in stage {stage}: {last_line}",
         remedy="The traceback is in build.log. If the checkpoint loads in transformers, report it.",
     )
-
-
-def _is_disk_full(error: Exception) -> bool:
-    """Whether a full disk caused the error. C++ libraries do not report an error number."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return shutil.disk_usage(Path.cwd()).free < _FULL_DISK_BYTES
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from textlib.engine.activity import EngineActivity
 from textlib.engine.contract import GenerationEngine, no_wake
 from textlib.errors import EngineFailedError, TextPathError
 from textlib.scheduling.admission import TRITON_DECIDES
@@ -95,7 +96,10 @@ class EngineModel:
         self._metrics = None
         if service.publishes_metrics:
             self._metrics = MetricsThread(
-                TritonPublisher(args), self._measure, memory=ServerMemory(os.getppid()).read
+                TritonPublisher(args),
+                self._measure,
+                memory=ServerMemory(os.getppid()).read,
+                is_running=EngineActivity(os.getpid()).is_running,
             )
             self._metrics.start()
 

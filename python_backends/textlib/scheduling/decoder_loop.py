@@ -11,12 +11,11 @@ one id if steps are slower than `pace` and the server keeps up, else more (`send
 `PAUSE_SHARE` of the step's duration, because a step may hold the interpreter lock. An engine in a
 separate process (`engine/process.py`) does not: no pause, and `submit` passes the request directly.
 
-*Queueing.* `admission.py` assigns the places in the engine. `submit` does not block, so a batch is
-passed as a whole: during a step that holds the lock, each thread switch costs more than the
-request. `wait_for_capacity`, at the end of `execute`, blocks if Triton's queue decides.
+*Queueing.* `admission.py` assigns the places in the engine. `submit` does not block: during a step
+that holds the lock, each thread switch costs more than the request. `wait_for_capacity`, at the end
+of `execute`, blocks if Triton's queue decides.
 
-*Stop words.* They end a stream based on its decoded text (`stop_words.py`): the stream holds back
-ids that may become a stop word, and frees the engine's slot before the next step.
+*Stop words.* They end a stream by its decoded text (`stop_words.py`), before the next step.
 
 *Ends.* Every submitted request gets exactly one final response: ids, or an error. A failed step
 fails the streams that it worked on; after `MAX_FAILED_STEPS` in a row the loop declares the engine
@@ -44,6 +43,7 @@ from textlib.scheduling.decoder_stream import (
     DecoderStream,
     OutgoingResponse,
     ResponseSink,
+    decoding_error,
     open_stop_watch,
 )
 from textlib.scheduling.engine_health import EngineHealth
@@ -64,10 +64,9 @@ _LOG = logging.getLogger(__name__)
 class DecoderLoop:
     """Runs an engine for many requests at once.
 
-    capacity, max_queue_size: see `admission`. table: decodes ids; without it the loop rejects stop
-    words, and every id takes a place in the detokenizer's window. receipts: the watch of an
-    ensemble; the loop closes it. wake: makes a waiting `step` of an engine in a separate process
-    return. pace: how often a stream sends. clock: monotonic seconds.
+    capacity, max_queue_size: see `admission`. table: decodes ids; without it stop words are
+    rejected, and every id takes a place in the detokenizer's window. receipts: closed by the loop.
+    wake: ends a waiting `step` of an engine in a separate process. clock: monotonic seconds.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class DecoderLoop:
             self._metrics.count_stalled(self._streams.values(), self._clock())
             active = len(self._active)
             waiting = max(0, sum(s.outcome is None for s in self._streams.values()) - active)
-            return self._metrics.totals(), Gauges(active, waiting)
+            return self._metrics.totals(), Gauges(active, waiting, self._metrics.progress_at)
 
     # --- shared, with the lock held ---------------------------------------------------------
 
@@ -269,7 +268,10 @@ class DecoderLoop:
             progress = self._engine.step()
             with self._lock:
                 for item in progress:
-                    self._deliver(item)
+                    try:
+                        self._deliver(item)
+                    except Exception as error:
+                        self._finish(self._streams[item.stream_id], decoding_error(error))
         except Exception as error:
             self._fail_step(error)
         else:

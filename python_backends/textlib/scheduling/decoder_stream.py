@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from textlib.errors import RequestCancelledError, RequestError, TextPathError
+from textlib.errors import (
+    EngineFailedError,
+    RequestCancelledError,
+    RequestError,
+    TextPathError,
+)
 from textlib.tokens.stop_words import StopWatch
 from textlib.tokens.token_bytes import TextReader, TokenChain, TokenTable
 from textlib.tokens.token_chunk import WINDOW, FinishReason, TokenChunk
@@ -126,6 +131,13 @@ class DecoderStream:
 
     def next_response(self) -> OutgoingResponse:
         """Return everything pending as one response. Call this only if `has_response`."""
+        try:
+            return self._next_response()
+        except Exception as error:
+            self.outcome = decoding_error(error)
+            return OutgoingResponse(None, self.outcome, final=True)
+
+    def _next_response(self) -> OutgoingResponse:
         if isinstance(self.outcome, TextPathError):
             return OutgoingResponse(None, self.outcome, final=True)
         final = self.outcome is not None
@@ -177,6 +189,11 @@ class DecoderStream:
             text += self.reader.finish()
             text = text[: max(0, len(text) - self.cut)]
         return text
+
+
+def decoding_error(error: Exception) -> EngineFailedError:
+    """Return the error of a stream whose ids the library cannot decode."""
+    return EngineFailedError(f"the generated tokens cannot be decoded: {error}")
 
 
 def open_stop_watch(request: GenerationRequest, table: TokenTable | None) -> StopWatch | None:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer, models
 
+from textlib.panics import panics_as_errors
+
 DecoderStep = dict[str, Any]
 Piece = tuple[str, bool]  # text, and whether it ends its token
 
@@ -99,7 +101,9 @@ class ReplaceRegex(_Stateless):
         self._held.append(text)
         if ends_token:
             token, self._held = "".join(self._held), []
-            yield self._decode([token]), True
+            with panics_as_errors():
+                decoded = self._decode([token])
+            yield decoded, True
 
 
 class JoinWithSpaces(_Stateless):

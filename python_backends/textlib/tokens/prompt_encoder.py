@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from textlib.errors import ModelConfigurationError, PromptTooLongError, RequestError
+from textlib.panics import panics_as_errors
 from textlib.triton.request_tensors import check_prompt_length
 
 EncodedPrompt = NDArray[np.int32] | RequestError
@@ -35,7 +36,8 @@ class PromptEncoder:
         self, tokenizer_json: Path, *, max_input_len: int, add_special_tokens: bool
     ) -> None:
         try:
-            self._tokenizer = Tokenizer.from_file(str(tokenizer_json))
+            with panics_as_errors():
+                self._tokenizer = Tokenizer.from_file(str(tokenizer_json))
         except Exception as error:  # `tokenizers` raises bare Exception
             raise ModelConfigurationError(
                 f"{tokenizer_json} cannot be read: {error}. It must be the tokenizer.json of a "
@@ -115,9 +117,10 @@ class PromptEncoder:
 
     def _batch(self, texts: list[str], origin: _Origin) -> list[list[int]]:
         # Without offsets, and about twice as fast as encode() even for one prompt.
-        encodings = self._tokenizer.encode_batch_fast(
-            texts, add_special_tokens=origin.add_special_tokens
-        )
+        with panics_as_errors():
+            encodings = self._tokenizer.encode_batch_fast(
+                texts, add_special_tokens=origin.add_special_tokens
+            )
         return [encoding.ids for encoding in encodings]
 
     def _check_ids(self, ids: list[int], origin: _Origin) -> EncodedPrompt:

@@ -14,6 +14,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 
 from textlib.errors import ModelConfigurationError
+from textlib.panics import panics_as_errors
 from textlib.tokens.decoder_chain import SUPPORTED_STEPS, DecoderChain
 from textlib.tokens.decoder_rules import TokenRule, decoder_steps, token_rule
 from textlib.tokens.decoder_stages import DecoderStep, byte_level_bytes, fallback_byte
@@ -171,7 +172,8 @@ def _token_chain(tokens: Sequence[str | None], steps: Sequence[DecoderStep]) -> 
 
 def _read_tokenizer(tokenizer_json: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(tokenizer_json))
+        with panics_as_errors():
+            return Tokenizer.from_file(str(tokenizer_json))
     except Exception as error:  # `tokenizers` raises bare Exception
         raise ModelConfigurationError(
             f"{tokenizer_json} cannot be read: {error}. It must be the tokenizer.json of a fast "

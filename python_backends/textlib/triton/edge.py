@@ -22,6 +22,7 @@ from textlib.errors import (
     TextPathError,
     ensemble_error_code,
 )
+from textlib.panics import panics_as_errors
 from textlib.tokens.token_chunk import TokenChunk
 from textlib.triton.log_lines import tag_log_lines
 from textlib.triton.parameters import ModelParameters
@@ -112,7 +113,8 @@ def respond_to_each(
 def build_response(make_outputs: Callable[[], list[Any]], on_error: ErrorCallback) -> Any:
     """Create an InferenceResponse of the Tensors, or of the error that `make_outputs` raises."""
     try:
-        return pb_utils.InferenceResponse(output_tensors=make_outputs())
+        with panics_as_errors():
+            return pb_utils.InferenceResponse(output_tensors=make_outputs())
     except TextPathError as error:
         problem = error
     except Exception as error:

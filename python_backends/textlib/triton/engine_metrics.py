@@ -80,7 +80,8 @@ COUNTERS = {
     _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
     _ERRORS: "Requests answered with an error: invalid, queue_full, unavailable or failed",
     _STALLED: f"Requests that had no new token for {STALL_SECONDS:g} seconds, each counted once",
-    _UPTIME: "Seconds that the model's process has run; stops growing when the process is gone",
+    _UPTIME: "Seconds that the model's process has run; stands still while the process or its "
+    "engine is gone, frozen or stuck",
     _QUEUED: "Seconds from submission to a place in the engine, summed over all streams",
     _INPUT: "Tokens of the accepted prompts",
     _OUTPUT: "Tokens sent in responses",
@@ -197,10 +198,14 @@ class KvCache:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Current values, read when they are published. KV blocks: None if unknown."""
+    """Current values, read when they are published. KV blocks: None if unknown.
+
+    progress_at: time at which a stream last got tokens, on the clock of the loop.
+    """
 
     active: int
     waiting: int
+    progress_at: float = float("-inf")
     kv_used: int | None = None
     kv_free: int | None = None
 
@@ -224,6 +229,7 @@ class EngineMetrics:
         self._outcome_counts = dict.fromkeys(_OUTCOMES, 0)
         self._input_tokens = self._output_tokens = self._responses = 0
         self._queue_seconds, self._stalled = 0.0, 0
+        self.progress_at = float("-inf")  # when `count_stalled` last saw new ids
         self._ttft = _Histogram(_TTFT)
         self._itl = _Histogram(_ITL)
         self._e2e = _Histogram(_E2E)
@@ -263,6 +269,8 @@ class EngineMetrics:
         for stream in streams:
             seen_ids = stream.sent_ids + len(stream.pending)
             if seen_ids != stream.seen_ids or stream.outcome is not None:
+                if 0 <= stream.seen_ids < seen_ids:
+                    self.progress_at = now
                 stream.seen_ids, stream.last_progress_at = seen_ids, now
             elif now - stream.last_progress_at > STALL_SECONDS and not stream.stalled:
                 stream.stalled = True
@@ -288,10 +296,15 @@ def _no_memory_reading() -> None:
     return None
 
 
+def _always_running(_: Gauges | None) -> bool:
+    return True
+
+
 class MetricsThread:
     """Publishes changed values every `PUBLISH_SECONDS` until it is closed.
 
     memory: returns the server's resident bytes, None if unknown; it limits its reads itself.
+    is_running: whether the uptime grows.
     """
 
     def __init__(
@@ -300,13 +313,15 @@ class MetricsThread:
         read: Callable[[], tuple[dict[MetricKey, float], Gauges | None]],
         *,
         memory: Callable[[], int | None] = _no_memory_reading,
+        is_running: Callable[[Gauges | None], bool] = _always_running,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
         self._read = read
         self._memory = memory
         self._clock = clock
-        self._started_at = clock()
+        self._is_running = is_running
+        self._uptime, self._measured_at = 0.0, clock()
         self._published: dict[MetricKey, float] = {}
         self._next_histograms = 0.0
         self._closing = threading.Event()
@@ -343,13 +358,21 @@ class MetricsThread:
             if self._published.get(key) != value:
                 self._publisher.set(key, value)
                 self._mark_published(key, value, has_streams)
-        uptime = {(_UPTIME, ()): int(self._clock() - self._started_at)}  # one value a second
+        uptime = {(_UPTIME, ()): self._measure_uptime(gauges)}
         # The larger buckets first: a bucket never holds less than a smaller one.
         for key, value in reversed((self._due_totals(totals, has_streams) | uptime).items()):
             previous = self._published.get(key)
             if previous != value:
                 self._publisher.add(key, value - (previous or 0))
                 self._mark_published(key, value, has_streams)
+
+    def _measure_uptime(self, gauges: Gauges | None) -> int:
+        """Return whole seconds: one new value a second."""
+        now = self._clock()
+        if self._is_running(gauges):
+            self._uptime += now - self._measured_at
+        self._measured_at = now
+        return int(self._uptime)
 
     def _due_totals(
         self, totals: dict[MetricKey, float], has_streams: bool

@@ -4,6 +4,7 @@
 import os
 from collections.abc import Mapping
 
+from textlib.engine.activity import EngineActivity
 from textlib.errors import TextPathError
 from textlib.triton.engine_metrics import ErrorCounts, MetricsThread
 from textlib.triton.metrics_publisher import TritonPublisher
@@ -19,6 +20,7 @@ class StepMetrics:
             TritonPublisher(args),
             lambda: (self._errors.totals(), None),
             memory=ServerMemory(os.getppid()).read,
+            is_running=EngineActivity(os.getpid()).is_running,
         )
         self._thread.start()
 

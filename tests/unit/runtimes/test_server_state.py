@@ -20,6 +20,7 @@ from tritonctl.runtimes.server_state import (
     EmbeddedServer,
     ServerFiles,
     read_state,
+    remove_state,
     to_record,
     write_state,
 )
@@ -125,6 +126,20 @@ def test_damaged_file_is_no_state(files: ServerFiles, text: str) -> None:
     """Cut off, of another version or of another kind: as if it were not there."""
     files.folder.mkdir()
     files.state.write_text(text, encoding="utf-8")
+    assert read_state(files) is None
+
+
+@pytest.mark.parametrize("text", [None, "", '{"pid": 12'])
+def test_a_record_that_was_cut_off_is_read_from_its_copy(
+    files: ServerFiles, text: str | None
+) -> None:
+    """A full disk or a stray `>` must not make a running server an orphan."""
+    write_state(files, STATE)
+    files.state.unlink()
+    if text is not None:
+        files.state.write_text(text, encoding="utf-8")
+    assert read_state(files) == STATE
+    remove_state(files)
     assert read_state(files) is None
 
 

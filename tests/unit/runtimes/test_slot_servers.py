@@ -42,7 +42,13 @@ from tritonctl.runtimes import release_memory as memory
 from tritonctl.runtimes.embedded import gateway
 from tritonctl.runtimes.embedded.gateway import GatewayFiles, GatewayProcess
 from tritonctl.runtimes.release_switch import prune_releases, rollback, serve_release
-from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles, read_state, write_state
+from tritonctl.runtimes.server_state import (
+    EmbeddedServer,
+    ServerFiles,
+    read_state,
+    remove_state,
+    write_state,
+)
 from tritonctl.runtimes.slot_servers import (
     Slot,
     make_stable,
@@ -75,7 +81,7 @@ def project(built: Sandbox, releases: list[StoredRelease]) -> Project:
     files = GatewayFiles.of(loaded)
     process = GatewayProcess(address="127.0.0.1", port=8080, admin_port=9901, **HERE)
     files.folder.mkdir(parents=True)
-    files.state.write_text(json.dumps(asdict(process)), encoding="utf-8")
+    files.records[0].write_text(json.dumps(asdict(process)), encoding="utf-8")
     gateway.route_all_to_stable(loaded)
     serve(loaded, Slot.A, releases[0].name)
     return loaded
@@ -179,7 +185,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Slot, bool]]:
 
     def stop(project: Project, slot: Slot, *, at_once: bool) -> None:
         seen.append((slot, at_once))
-        ServerFiles.of(project, slot).state.unlink()
+        remove_state(ServerFiles.of(project, slot))
 
     monkeypatch.setattr(slot_servers, "stop_slot", stop)
     return seen
@@ -216,11 +222,12 @@ def _without_header(project: Project, _: list[StoredRelease]) -> None:
 
 
 def _without_gateway(project: Project, _: list[StoredRelease]) -> None:
-    GatewayFiles.of(project).state.unlink()
+    for file in GatewayFiles.of(project).records:
+        file.unlink(missing_ok=True)
 
 
 def _without_server(project: Project, _: list[StoredRelease]) -> None:
-    ServerFiles.of(project).state.unlink()
+    remove_state(ServerFiles.of(project))
 
 
 def _of_no_release(project: Project, _: list[StoredRelease]) -> None:

@@ -35,11 +35,13 @@ PBTXT = "tritonctl/repository/pbtxt.py"
 STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     "tritonctl/errors.py": set[str](),
     "tritonctl/supervision/exec_launcher.py": set[str](),
+    "tritonctl/supervision/progress.py": set[str](),
     "tritonctl/supervision/readiness.py": set[str](),
     "tritonctl/supervision/restarts.py": set[str](),
     "tritonctl/runtimes/ports.py": {"tritonctl.errors"},
     "tritonctl/runtimes/embedded/exit_record.py": {"tritonctl.supervision.restarts"},
     "tritonctl/runtimes/embedded/detached.py": {
+        "tritonctl.runtimes.embedded.exit_record",
         "tritonctl.supervision.exec_launcher",
         "tritonctl.supervision.supervisor",
     },
@@ -57,6 +59,7 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
         "tritonctl.runtimes.embedded.detached",
         "tritonctl.runtimes.embedded.exit_record",
         "tritonctl.runtimes.ports",
+        "tritonctl.supervision.progress",
         "tritonctl.supervision.readiness",
         "tritonctl.supervision.restarts",
         "tritonctl.supervision.supervisor",

@@ -101,7 +101,7 @@ ALLOWED: dict[str, set[str]] = {
     "monitoring": {"repository", "project", "host"},
     "releases": {"repository", "engines", "store", "protocol", "project", "host", "errors"},
     "bulk": {"protocol", "host", "errors"},
-    "frontend": {"engines", "protocol", "http2", "project", "host", "errors"},
+    "frontend": {"engines", "protocol", "http2", "project", "supervision", "host", "errors"},
     "repository": {
         "checks",
         "engines",

@@ -61,6 +61,16 @@ def test_only_crashes_of_the_last_ten_minutes_count(tmp_path: Path) -> None:
         clock.now += WINDOW_SECONDS * 0.4
 
 
+def test_causes_count_separately(tmp_path: Path) -> None:
+    """Six crashes by a client's requests leave a stub that is out of memory its restarts."""
+    kept = Restarts(tmp_path / "r.json", clock=Clock())
+    assert [kept.record_crash(ABORT) for _ in range(5)] == [*RESTART_DELAYS]
+    assert kept.record_crash("a stub process of a Python model was killed") == 0.0
+    assert kept.recent_crashes == 1
+    assert kept.record_crash(ABORT) is None
+    assert kept.recent_crashes == 6
+
+
 def test_the_record_says_when_how_and_for_how_long(tmp_path: Path) -> None:
     """For `status`: being ready for the first time is no news."""
     clock, file = Clock(), tmp_path / "r.json"
@@ -201,4 +211,18 @@ def test_too_many_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     spec = {"restart": True, "restarts_file": str(tmp_path / "r.json"), "log": str(log)}
     supervised = _ServerSupervisor(spec, None)
     assert [supervised._may_restart(ABORT) for _ in range(3)] == [True, True, False]
-    assert "3 crashes within 10 minutes are too many: it stays down" in log.read_text("utf-8")
+    assert "3 such crashes within 10 minutes are too many: it stays down" in log.read_text("utf-8")
+
+
+def test_a_failed_assertion_is_part_of_the_cause(
+    tmp_path: Path, crashing: Any, wait_until: WaitUntil
+) -> None:
+    """Of this life: the next one crashes without a word."""
+    script = (
+        "[ -e second ] || echo 'E1129 proto.h:65] ASSERTION FAILED: !byte_buffer->Valid()'; "
+        "if [ -e second ]; then exec sleep 600; fi; touch second; kill -ABRT $$"
+    )
+    crashing(script)
+    wait_until(lambda: read_restarts(tmp_path / "restarts.json"))
+    [crash] = read_restarts(tmp_path / "restarts.json")
+    assert crash.how == f"{ABORT}: ASSERTION FAILED: !byte_buffer->Valid()"

@@ -143,5 +143,8 @@ def test_it_does_not_outlive_its_supervisor(supervise: Supervise, wait_until: Wa
     one = supervise([sys.executable, "-c", PROGRAM])
     wait_until(lambda: len(one.children()) == 1)
     os.kill(one.pid, signal.SIGKILL)
-    wait_until(lambda: process_start_time(one.children()[0]) is None)
-    assert one.log.read_text(encoding="utf-8").splitlines()[-1] == "drained"
+    wait_until(one.exit.exists)
+    assert process_start_time(one.children()[0]) is None
+    lines = one.log.read_text(encoding="utf-8").splitlines()
+    assert "drained" in lines
+    assert "the frontend was ended: its supervisor died: signal 9 (SIGKILL)" in lines[-1]

@@ -23,11 +23,13 @@ import pytest
 from tritonctl.host.process import process_start_time
 from tritonctl.runtimes.embedded.exit_record import exit_summary, record_exit
 from tritonctl.supervision import supervisor
+from tritonctl.supervision.restarts import read_restarts
 from tritonctl.supervision.supervisor import (
     child_processes,
     has_active_streams,
     in_crash_handler,
     kill_and_remove_shm,
+    process_fields,
     server_leftovers,
     server_processes,
     waits_only_for_lost_requests,
@@ -315,6 +317,53 @@ def test_a_killed_supervisor_takes_its_server_along(
     assert process_start_time(server)
     os.kill(supervised.pid, signal.SIGKILL)
     wait_until(lambda: process_start_time(server) is None)
+
+
+def test_a_server_that_hangs_ends_after_its_supervisor(
+    supervise: Supervise, tmp_path: Path, prefix: str, wait_until: WaitUntil
+) -> None:
+    """kill -9 of the supervisor: its guard kills a deaf server with its stubs, and records why."""
+    script = (
+        f"trap '' TERM; touch ${{P}}region; (sleep 600; :) & echo $! > {tmp_path}/stub; "
+        f"echo $$ > {tmp_path}/own; mv {tmp_path}/own {tmp_path}/pid; "
+        "while :; do sleep 0.1; done"
+    )
+    supervised = supervise(script)
+    wait_until((tmp_path / "pid").exists)
+    pids = [int((tmp_path / name).read_text(encoding="utf-8")) for name in ("pid", "stub")]
+    os.kill(supervised.pid, signal.SIGKILL)
+    wait_until(supervised.exit.exists)
+    assert [process_start_time(pid) for pid in pids] == [None, None]
+    assert server_leftovers(prefix) == []
+    reason = "its supervisor died: signal 9 (SIGKILL)"
+    assert exit_summary(supervised.exit) == reason
+    assert [crash.how for crash in read_restarts(tmp_path / "restarts.json")] == [reason]
+    assert f"tritonserver was ended: {reason}" in supervised.log.read_text(encoding="utf-8")
+
+
+def test_a_guard_leaves_the_records_of_the_next_server(
+    supervise: Supervise, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    """`down` kills a supervisor and `up` starts another one, while a guard still waits."""
+    script = f"trap '' TERM; echo $$ > {tmp_path}/own; mv {tmp_path}/own {tmp_path}/pid; "
+    supervised = supervise(script + "while :; do sleep 0.1; done")
+    wait_until((tmp_path / "pid").exists)
+    server = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    (tmp_path / "supervisor.json").write_text('{"shm_prefix": "another"}', encoding="utf-8")
+    os.kill(supervised.pid, signal.SIGKILL)
+    wait_until(lambda: process_start_time(server) is None)
+    assert not supervised.exit.exists()
+    assert not (tmp_path / "restarts.json").exists()
+
+
+def test_no_guard_outlives_its_supervisor(supervise: Supervise, wait_until: WaitUntil) -> None:
+    """A server that ends in order leaves no process of ours."""
+    supervised = supervise("exec sleep 600")
+    guard = int((process_fields(supervised.pid) or [b"", b"0"])[1])
+    assert process_start_time(guard)
+    os.kill(supervised.pid, signal.SIGTERM)
+    wait_until(supervised.exit.exists)
+    wait_until(lambda: process_start_time(guard) is None)
 
 
 def test_a_server_that_waits_for_ghosts_is_killed(

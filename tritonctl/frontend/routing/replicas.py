@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tritonctl.frontend.routing.choice import ReplicaView
 from tritonctl.frontend.routing.reports import ReplicaReport
 from tritonctl.protocol.model_config import Config, instances_of
+from tritonctl.supervision.progress import ModelProgress
 
 # Weight of the latest pace; about the last ten answers count.
 _PACE_WEIGHT = 0.1
@@ -47,10 +48,13 @@ class Replica:
     foreign_load: float = 0.0  # requests of other clients, by the replica's reports
     report: ReplicaReport | None = None
     slots: dict[str, int | None] = field(default_factory=dict)  # by model
+    steps: dict[str, frozenset[str]] = field(default_factory=dict)  # models on the server, by model
+    frozen: frozenset[str] = frozenset()  # models on the server that make no progress
     pace: float | None = None  # recent seconds per token
     ready: bool = True
     failures: int = 0
     last_chunk_at: float = float("-inf")  # time of the last chunk of any answer
+    _progress: ModelProgress = field(default_factory=ModelProgress, repr=False)
     _not_before: float = field(default=float("-inf"), repr=False)
     _pace_updated_at: float = field(default=float("-inf"), repr=False)
     _previous_foreign_load: float = field(default=0.0, repr=False)
@@ -94,7 +98,17 @@ class Replica:
 
     def set_ready(self, ready: bool, now: float) -> None:
         """Set the result of a readiness check; no answer means not ready."""
-        self.ready = ready and now >= self._not_before
+        self.ready = ready and now >= self._not_before and not self.frozen
+
+    def update_progress(self, page: str, now: float) -> None:
+        """Read from a page of metrics which models make no progress."""
+        self._progress.update(page, now)
+        deployed = frozenset[str]().union(*self.steps.values())
+        self.frozen = frozenset(self._progress.frozen(now) & deployed)
+
+    def is_frozen(self, model: str) -> bool:
+        """Whether a step of the model makes no progress."""
+        return not self.frozen.isdisjoint(self.steps.get(model, ()))
 
     def update_report(self, report: ReplicaReport) -> None:
         """Apply the replica's report; requests beyond ours belong to other clients.

@@ -135,6 +135,10 @@ class ReplicaPlacement:
         """A client for the current replica."""
         return self._client.at(self.url)
 
+    def is_frozen(self, model: str) -> bool:
+        """Whether the model makes no progress at the current replica."""
+        return self._current().is_frozen(model)
+
     @property
     def url(self) -> str:
         """The current replica's address."""

@@ -19,6 +19,7 @@ from tritonctl.frontend.routing.router import Router
 from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.http import open_url
 from tritonctl.protocol.model_config import Config, steps_of
+from tritonctl.supervision.progress import POLL_SECONDS, describe_change
 
 REPORT_SECONDS, READY_SECONDS, NAMES_SECONDS, CONFIGURATION_SECONDS = 0.25, 1.0, 5.0, 10.0
 _MAX_PAGE_BYTES = 4_000_000
@@ -103,18 +104,15 @@ class ReplicaWatch:
             await self.read_configurations()
 
     async def read_reports(self) -> None:
-        """Read the metrics of each replica; an unreadable page lets the report become stale.
-
-        A single replica needs no report, and a page costs both sides a few milliseconds.
-        """
-        if self._router.primary_count > 1:
-            await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
+        """Read the metrics of each replica; an unreadable page lets the report become stale."""
+        await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
 
     async def _keep_reading_reports(self) -> None:
         while True:
-            # A single replica may get company when the names are resolved again.
+            # A page costs both sides a few milliseconds. A single replica needs no report of its
+            # load, only of its progress; it may get company when the names are resolved again.
             has_choice = self._router.primary_count > 1
-            await asyncio.sleep(REPORT_SECONDS if has_choice else NAMES_SECONDS)
+            await asyncio.sleep(REPORT_SECONDS if has_choice else POLL_SECONDS)
             await self.read_reports()
 
     async def read_configurations(self) -> None:
@@ -130,6 +128,7 @@ class ReplicaWatch:
         for replica, configs in zip(replicas, configs_by_replica, strict=True):
             if configs is not None:
                 replica.slots[model] = slots_of(configs.values())
+                replica.steps[model] = frozenset(configs)
         if available:
             await self._counter.configure(model, available[0])
 
@@ -171,8 +170,13 @@ class ReplicaWatch:
             text = await asyncio.to_thread(_fetch, page)
         except (OSError, ValueError):
             return
-        if replica := self._router.replicas.get(url):
-            replica.update_report(read_report(text, requested_at))
+        if (replica := self._router.replicas.get(url)) is None:
+            return
+        replica.update_report(read_report(text, requested_at))
+        previous = replica.frozen
+        replica.update_progress(text, self._router.now())
+        if replica.frozen != previous:
+            self._log(f"replica {url}: {describe_change(replica.frozen)}")
 
 
 async def _repeat(check: Callable[[], Awaitable[None]], seconds: float) -> None:

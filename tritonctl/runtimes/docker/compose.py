@@ -74,6 +74,7 @@ _IMAGE_MODULES = (
     "supervision/__init__.py",
     "supervision/exec_launcher.py",
     "supervision/new_requests.py",
+    "supervision/progress.py",
     "supervision/readiness.py",
     "supervision/supervisor.py",
 )

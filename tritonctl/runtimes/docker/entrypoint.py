@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tritonctl.supervision import supervisor
 from tritonctl.supervision.exec_launcher import launcher_command
 from tritonctl.supervision.new_requests import outer_ensembles
+from tritonctl.supervision.progress import ProgressWatch, describe_change
 from tritonctl.supervision.readiness import Readiness, is_ready
 
 TOKEN_PLACEHOLDER = "@TRITON_TOKEN@"  # noqa: S105 - replaced on the command line
@@ -46,7 +47,9 @@ def main(argv: Sequence[str]) -> int:
     if list(argv) == ["--healthy"]:
         return 0 if is_healthy() else 1
     supervisor.hold_signals()
-    readiness = _readiness(os.environ.get(READINESS_VARIABLE))
+    spec = specification(argv)
+    progress = ProgressWatch(spec["metrics_url"], _print_progress)
+    readiness = _readiness(os.environ.get(READINESS_VARIABLE), progress)
     command = with_standby(with_token(argv, os.environ.pop(TOKEN_VARIABLE, "")))
     with launcher_command(command, stack_bytes=supervisor.STACK_BYTES) as (exec_argv, record_fd):
         server = subprocess.Popen(
@@ -60,8 +63,8 @@ def main(argv: Sequence[str]) -> int:
     output = _Output()
     echo = threading.Thread(target=output.forward, args=(server,), daemon=True)
     echo.start()
-    spec = specification(argv) | {"argv": command}
-    shutdown = _ContainerShutdown(server, spec, readiness, output)
+    progress.start()
+    shutdown = _ContainerShutdown(server, spec | {"argv": command}, readiness, output)
     supervisor.install_signal_handlers(shutdown)
     returncode = server.wait()
     supervisor.stop_timer()
@@ -72,10 +75,21 @@ def main(argv: Sequence[str]) -> int:
     return 128 - returncode if returncode < 0 else returncode  # a signal as a shell reports it
 
 
-def _readiness(port: str | None) -> Readiness | None:
+def _print(text: str) -> None:
+    sys.stdout.buffer.write(f"{text}\n".encode())
+    sys.stdout.buffer.flush()
+
+
+def _print_progress(frozen: Iterable[str]) -> None:
+    _print(f"tritonctl: {describe_change(frozen)}")
+
+
+def _readiness(port: str | None, progress: ProgressWatch) -> Readiness | None:
     if not port:
         return None
-    readiness = Readiness(_READY_URL.format(port=_HTTP_PORT))
+    readiness = Readiness(
+        _READY_URL.format(port=_HTTP_PORT), makes_progress=progress.makes_progress
+    )
     readiness.listen("", int(port))
     return readiness
 
@@ -153,8 +167,7 @@ class _ContainerShutdown(supervisor.ServerShutdown):
         self._output.keep = True
 
     def _append_to_log(self, text: str) -> None:
-        sys.stdout.buffer.write(f"{text}\n".encode())
-        sys.stdout.buffer.flush()
+        _print(text)
 
     def _new_output(self) -> str:
         return b"".join(self._output.lines).decode("utf-8", "replace")

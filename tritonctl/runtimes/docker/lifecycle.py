@@ -45,7 +45,13 @@ from tritonctl.runtimes.docker.openai_url import SERVICE as FRONTEND
 from tritonctl.runtimes.health import ServerHealth, check_health
 from tritonctl.runtimes.ports import reserved_port_range, reserved_ports
 from tritonctl.runtimes.server_log import archive_log, loading_models
-from tritonctl.runtimes.server_state import ContainerServer, Deployment, ServerFiles, write_state
+from tritonctl.runtimes.server_state import (
+    ContainerServer,
+    Deployment,
+    ServerFiles,
+    remove_state,
+    write_state,
+)
 from tritonctl.runtimes.startup_error import startup_error
 from tritonctl.runtimes.startup_probe import probe_models
 from tritonctl.security.certificate_checks import check_gateway
@@ -361,4 +367,4 @@ def _remove(compose: Compose, service: str, files: ServerFiles) -> None:
     compose.run("stop", service, remedy=remedy)
     _save_log(compose, service, files)
     compose.run("down", "--remove-orphans", remedy=remedy)
-    files.state.unlink(missing_ok=True)
+    remove_state(files)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -55,6 +57,7 @@ from tritonctl.releases.slots import Slot, stable_slot
 from tritonctl.runtimes.discovery import current_servers
 from tritonctl.runtimes.docker.openai_url import deployment_api
 from tritonctl.runtimes.embedded import program
+from tritonctl.runtimes.embedded.lost_record import find_program
 from tritonctl.runtimes.embedded.program import (
     ProgramFiles,
     SupervisedProgram,
@@ -109,9 +112,9 @@ class GatewayFiles:
         return cls(project.state / "gateway")
 
     @property
-    def state(self) -> Path:
-        """Record of the running process."""
-        return self.folder / "state.json"
+    def records(self) -> tuple[Path, Path]:
+        """Record of the running process, and its copy in case the first is damaged."""
+        return self.folder / "state.json", self.folder / "state-copy.json"
 
     @property
     def configuration(self) -> Path:
@@ -174,12 +177,12 @@ def refuse_exposed_gateway(project: Project) -> None:
 
 def running_gateway(project: Project) -> GatewayProcess | None:
     """Return the project's gateway if it is alive."""
-    try:
-        text = GatewayFiles.of(project).state.read_text(encoding="utf-8")
-        process = GatewayProcess(**json.loads(text))
-    except (OSError, ValueError, TypeError):  # missing, damaged or of another version
-        return None
-    return process if is_alive(process) else None
+    for file in GatewayFiles.of(project).records:
+        # Missing, damaged or of another version.
+        with suppress(OSError, ValueError, TypeError):
+            process = GatewayProcess(**json.loads(file.read_text(encoding="utf-8")))
+            return process if is_alive(process) else None
+    return None
 
 
 def placement(
@@ -271,7 +274,8 @@ def start(
     )
     pid = supervise(envoy, files.program)
     process = replace(process, pid=pid, process_started=process_start_time(pid) or 0)
-    write_atomically(files.state, json.dumps(asdict(process), indent=2))
+    for file in files.records:
+        write_atomically(file, json.dumps(asdict(process), indent=2))
     try:
         wait_until_ready(
             NAME, process, lambda: is_ready(process), files.program, _READY_SECONDS, progress
@@ -288,7 +292,9 @@ def stop(project: Project) -> GatewayProcess | None:
     if process is not None:
         program.stop(process, 0)
     files = GatewayFiles.of(project)
-    for file in (files.state, files.routes / ROUTES, files.routes / ROLLBACK_ROUTES):
+    if process is None and (pid := find_program(files.program.specification)) is not None:
+        os.kill(pid, signal.SIGTERM)  # both records are lost
+    for file in (*files.records, files.routes / ROUTES, files.routes / ROLLBACK_ROUTES):
         file.unlink(missing_ok=True)
     return process
 

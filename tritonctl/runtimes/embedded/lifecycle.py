@@ -41,7 +41,12 @@ from tritonctl.runtimes.health import check_health
 from tritonctl.runtimes.ports import require_ipv4_address, reserved_ports
 from tritonctl.runtimes.server_arguments import server_arguments
 from tritonctl.runtimes.server_log import archive_log, has_lost_lock, loading_models
-from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles, write_state
+from tritonctl.runtimes.server_state import (
+    EmbeddedServer,
+    ServerFiles,
+    remove_state,
+    write_state,
+)
 from tritonctl.runtimes.startup_error import startup_error
 from tritonctl.runtimes.startup_probe import probe_models
 from tritonctl.supervision import supervisor
@@ -136,7 +141,7 @@ def stop(server: EmbeddedServer, files: ServerFiles) -> None:
     if is_running(server):
         os.killpg(server.pid, signal.SIGKILL)
     supervisor.kill_and_remove_shm(server.shm_prefix)
-    files.state.unlink(missing_ok=True)
+    remove_state(files)
 
 
 def kill(server: EmbeddedServer, files: ServerFiles) -> None:
@@ -144,7 +149,7 @@ def kill(server: EmbeddedServer, files: ServerFiles) -> None:
     if is_running(server):
         os.kill(server.pid, signal.SIGKILL)  # the supervisor first: it would restart the server
     supervisor.kill_and_remove_shm(server.shm_prefix)
-    files.state.unlink(missing_ok=True)
+    remove_state(files)
 
 
 def _launch(
@@ -215,7 +220,7 @@ def _supervise(
     files: ServerFiles,
 ) -> int:
     """Start the supervisor, which outlives this command and its terminal; return its pid."""
-    for file in (files.exit, files.restarts):
+    for file in (files.exit, files.restarts, files.frozen):
         file.unlink(missing_ok=True)
     archive_log(files.log)
     create_private(files.log)
@@ -227,6 +232,7 @@ def _supervise(
         "exit_file": str(files.exit),
         "restart": project.server.restart,
         "restarts_file": str(files.restarts),
+        "frozen_file": str(files.frozen),
         "beside": str(files.standby),
         "ports": _ports(server),
         "shm_prefix": server.shm_prefix,

@@ -12,14 +12,25 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tritonctl.runtimes.embedded.detached import detach, logging_failure, start_process
+from tritonctl.runtimes.embedded.detached import (
+    detach,
+    end_orphans,
+    logging_failure,
+    start_process,
+)
 from tritonctl.runtimes.embedded.exit_record import record_exit, status_words
 from tritonctl.supervision.exec_launcher import STOP_SIGNALS
 from tritonctl.supervision.readiness import is_ready
-from tritonctl.supervision.restarts import RESTART_DELAYS, WINDOW_SECONDS, Restarts
+from tritonctl.supervision.restarts import (
+    RESTART_DELAYS,
+    WINDOW_SECONDS,
+    Restarts,
+    append_crash,
+)
 from tritonctl.supervision.supervisor import KILL_MARGIN_SECONDS, kill_group
 
 _POLL_SECONDS = 0.1
@@ -31,11 +42,27 @@ def main(specification: Path) -> int:
 
     Prints the pid of the background process.
     """
-    detach()
     spec = json.loads(specification.read_text(encoding="utf-8"))
+    detach(partial(_end_program, specification, spec))
     with logging_failure(Path(spec["log"])):
         _ProgramSupervisor(spec).run()
     return 0
+
+
+def _end_program(specification: Path, spec: dict[str, Any], death: str) -> None:
+    """Let the program of a supervisor that was killed drain, then kill it."""
+    end_orphans(spec["exit_timeout_seconds"] + KILL_MARGIN_SECONDS)
+    if json.loads(specification.read_text(encoding="utf-8")) != spec:
+        return  # another one was started
+    reason = f"its supervisor died: {death}"
+    append_crash(Path(spec["restarts_file"]), reason)
+    record_exit(Path(spec["exit_file"]), -signal.SIGKILL, requested=False, reason=reason)
+    _append_to_log(spec, f"{spec['name']} was ended: {reason}; `tritonctl up` starts it again")
+
+
+def _append_to_log(spec: dict[str, Any], text: str) -> None:
+    with Path(spec["log"]).open("a", encoding="utf-8") as log:
+        log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} tritonctl: {text}\n")
 
 
 class _ProgramSupervisor:
@@ -67,7 +94,9 @@ class _ProgramSupervisor:
                     grace_seconds = self._spec["exit_timeout_seconds"] + KILL_MARGIN_SECONDS
                     process.wait(grace_seconds)
                 except subprocess.TimeoutExpired:
-                    self._append_to_log(f"{self._spec['name']} did not end in time: killing it")
+                    _append_to_log(
+                        self._spec, f"{self._spec['name']} did not end in time: killing it"
+                    )
         finally:
             kill_group(process.pid)
         return process.wait()
@@ -96,19 +125,16 @@ class _ProgramSupervisor:
             return False
         count, minutes = self._restarts.recent_crashes, WINDOW_SECONDS / 60
         if pause is None:
-            self._append_to_log(
-                f"{crashed}; {count} times within {minutes:.0f} minutes: it stays down"
+            _append_to_log(
+                self._spec, f"{crashed}; {count} times within {minutes:.0f} minutes: it stays down"
             )
             return False
-        self._append_to_log(
-            f"{crashed}; restarting it in {pause:.0f} s ({count} of {len(RESTART_DELAYS)})"
+        _append_to_log(
+            self._spec,
+            f"{crashed}; restarting it in {pause:.0f} s ({count} of {len(RESTART_DELAYS)})",
         )
         self._is_stopping = signal.sigtimedwait(STOP_SIGNALS, pause) is not None
         return not self._is_stopping
-
-    def _append_to_log(self, text: str) -> None:
-        with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} tritonctl: {text}\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timed
 KEY, SECRET = "5ecret-of-alice", "5ecret-of-the-gateway"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "vendor=1"
+STOP_SECONDS = 10.0
 # As Triton writes it, shortened.
 STATISTICS = (
     b'{"model_stats":[{"name":"m","version":"1","last_inference":0},{"name":"n","version":"7"}]}'
@@ -94,7 +95,7 @@ def upstream(statistics: bytes = STATISTICS) -> Iterator[tuple[EnvoyUpstream, li
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield EnvoyUpstream("127.0.0.1", port, rest.server_address[1]), seen
-    server.stop(0).wait()
+    server.stop(0).wait(STOP_SECONDS)  # gRPC may wait for a stream that Envoy has left
     rest.shutdown()
     thread.join()
     rest.server_close()

@@ -271,6 +271,7 @@ def test_limits_follow_the_checkpoint(builder: SimpleNamespace, checkpoint: Path
         ({"max_seq_len": 32, "max_input_len": 32}, "no room is left"),
         ({"max_seq_len": 1}, "no room is left"),
         ({"max_num_tokens": 3}, "below a max_batch_size of 4"),
+        ({"max_batch_size": 0}, "engine.max_batch_size is 0"),
     ],
 )
 def test_limits_that_cannot_be(

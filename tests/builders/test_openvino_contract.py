@@ -70,7 +70,7 @@ def test_request_defaults(builder: SimpleNamespace, tmp_path: Path) -> None:
         ({"limits": {"tp_size": 2}}, "engine.tp_size is 2"),
         ({"limits": {"pp_size": 4}}, "engine.pp_size is 4"),
         ({"limits": {"max_beam_width": 2}}, "engine.max_beam_width is 2"),
-        ({"limits": {"max_batch_size": 0}}, "engine.max_batch_size is 0"),
+        ({"limits": {"max_batch_size": -1}}, "engine.max_batch_size is -1"),
         ({"limits": {"max_seq_len": True}}, "engine.max_seq_len is True"),
         ({"limits": {"max_batchsize": 1}}, "(did you mean max_batch_size?)"),
         ({"options": {"groupsize": 64}}, "'groupsize' (did you mean group_size?)"),

@@ -96,8 +96,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "has no tokenizer.json",
     ),
     "architecture": (
-        lambda new: new.edit("config.json", architectures=["BloomForCausalLM"]),
-        "does not support BloomForCausalLM",
+        lambda new: new.edit("config.json", architectures=["MptForCausalLM"]),
+        "does not support MptForCausalLM",
     ),
     "pickles": (Newcomer.pickled, "pickle"),
     "length": (

@@ -109,7 +109,8 @@ def _failure(servers: Sequence[ServerStatus], first: ServerStatus) -> ServerErro
 
 def _gateway(project: Project) -> dict[str, Any] | None:
     """Return the state of the Envoy in front of embedded servers; None without one."""
-    from tritonctl.runtimes.embedded.gateway import has_gateway, is_ready, running_gateway
+    from tritonctl.runtimes.embedded.gateway import has_gateway, running_gateway
+    from tritonctl.runtimes.embedded.gateway_process import is_ready
 
     if not has_gateway(project):
         return None

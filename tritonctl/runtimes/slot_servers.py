@@ -25,7 +25,8 @@ from tritonctl.runtimes.docker import lifecycle as containers
 from tritonctl.runtimes.embedded import frontend
 from tritonctl.runtimes.embedded import gateway as envoy
 from tritonctl.runtimes.embedded import lifecycle as embedded
-from tritonctl.runtimes.embedded.gateway import GatewayFiles, GatewayProcess
+from tritonctl.runtimes.embedded.gateway import GatewayFiles
+from tritonctl.runtimes.embedded.gateway_process import GatewayProcess
 from tritonctl.runtimes.health import check_health
 from tritonctl.runtimes.lifecycle import (
     running_server,

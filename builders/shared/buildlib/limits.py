@@ -27,6 +27,12 @@ def resolve_limits(
     Raises:
         BuildError: the limits contradict each other or the checkpoint.
     """
+    if limits.max_batch_size < 1:
+        raise BuildError(
+            f"engine.max_batch_size is {limits.max_batch_size}, and an engine of text batches its "
+            "sequences",
+            remedy="Set engine.max_batch_size to 1 or more.",
+        )
     trained_length = checkpoint.max_position_embeddings
     max_seq_len = limits.max_seq_len or trained_length
     if max_seq_len > trained_length:

@@ -367,7 +367,7 @@ def test_models_by_hand_are_copied(built: Sandbox) -> None:
     )
     code = folder / "4" / "model.py"
     code.write_text(
-        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n",
+        "class TritonPythonModel:\n    def execute(self, requests):\n        raise ValueError\n",
         encoding="utf-8",
     )
     stored = released(built).stored

@@ -40,7 +40,8 @@ from tritonctl.rollout.traffic import Traffic
 from tritonctl.runtimes import lifecycle, slot_servers
 from tritonctl.runtimes import release_memory as memory
 from tritonctl.runtimes.embedded import gateway
-from tritonctl.runtimes.embedded.gateway import GatewayFiles, GatewayProcess
+from tritonctl.runtimes.embedded.gateway import GatewayFiles
+from tritonctl.runtimes.embedded.gateway_process import GatewayProcess
 from tritonctl.runtimes.release_switch import prune_releases, rollback, serve_release
 from tritonctl.runtimes.server_state import (
     EmbeddedServer,

@@ -35,6 +35,7 @@ PBTXT = "tritonctl/repository/pbtxt.py"
 STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     "tritonctl/errors.py": set[str](),
     "tritonctl/supervision/exec_launcher.py": set[str](),
+    "tritonctl/supervision/new_requests.py": set[str](),
     "tritonctl/supervision/progress.py": set[str](),
     "tritonctl/supervision/readiness.py": set[str](),
     "tritonctl/supervision/restarts.py": set[str](),
@@ -66,6 +67,7 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     },
     "tritonctl/supervision/supervisor.py": {
         "tritonctl.supervision.exec_launcher",
+        "tritonctl.supervision.new_requests",
         "tritonctl.supervision.readiness",
     },
 }

@@ -7,7 +7,6 @@ restarts it nor cuts a stream.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -15,14 +14,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tritonctl.errors import ConfigurationError, HostError, ServerError
 from tritonctl.gateway.certificates import certificate_files
 from tritonctl.gateway.clusters import cluster_names, slot_cluster_name
-from tritonctl.gateway.envoy import HEALTH_PATH, METRICS_PATH
+from tritonctl.gateway.envoy import HEALTH_PATH
 from tritonctl.gateway.files import configuration_text
 from tritonctl.gateway.mirror import is_short_enough, shadow_socket
 from tritonctl.gateway.placement import (
@@ -57,6 +55,12 @@ from tritonctl.releases.slots import Slot, stable_slot
 from tritonctl.runtimes.discovery import current_servers
 from tritonctl.runtimes.docker.openai_url import deployment_api
 from tritonctl.runtimes.embedded import program
+from tritonctl.runtimes.embedded.gateway_process import (
+    ADMIN_ADDRESS,
+    GatewayProcess,
+    is_cluster_healthy,
+    is_ready,
+)
 from tritonctl.runtimes.embedded.lost_record import find_program
 from tritonctl.runtimes.embedded.program import (
     ProgramFiles,
@@ -70,34 +74,10 @@ from tritonctl.runtimes.server_state import EmbeddedServer, Server
 from tritonctl.security.certificate_checks import check_gateway
 
 NAME = "the gateway"
-_ADMIN_ADDRESS = "127.0.0.1"
 _READY_SECONDS = 30
 _HEALTHY_SECONDS = 15
 _POLL_SECONDS = 0.05
-_TIMEOUT_SECONDS = 3
 _MAX_WORKERS = 4  # it needs much less CPU than the servers behind it
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatewayProcess:
-    """A running Envoy."""
-
-    pid: int  # of its supervisor
-    process_started: int  # of its supervisor, in kernel ticks since boot
-    address: str
-    port: int
-    admin_port: int
-
-    @property
-    def url(self) -> str:
-        """`host:port` of gRPC, REST and the OpenAI API."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}"
-
-    @property
-    def metrics_url(self) -> str:
-        """URL of Envoy's Prometheus metrics."""
-        return f"http://{_ADMIN_ADDRESS}:{self.admin_port}{METRICS_PATH}"
 
 
 @dataclass(frozen=True)
@@ -196,7 +176,7 @@ def placement(
         upstreams=(EnvoyUpstream(project.server.address),),
         address=gateway.address,
         port=port,
-        admin_address=_ADMIN_ADDRESS,
+        admin_address=ADMIN_ADDRESS,
         admin_port=admin_port,
         secrets={name: str(path) for name, path in secret_files(project).items()},
         frontend=(frontend.address, frontend.port) if frontend else None,
@@ -233,7 +213,7 @@ def reserved_ports_if_stopped(
             reserved_ports(gateway.address, {"port": gateway.port}, section="gateway")
         )
         [admin_port] = ports.enter_context(
-            reserved_ports(_ADMIN_ADDRESS, {"admin_port": gateway.admin_port}, section="gateway")
+            reserved_ports(ADMIN_ADDRESS, {"admin_port": gateway.admin_port}, section="gateway")
         )
         yield port, admin_port
 
@@ -268,7 +248,7 @@ def start(
     envoy = SupervisedProgram(
         name=NAME,
         argv=[str(binary), "-c", str(files.configuration), *options],
-        live_url=f"http://{_ADMIN_ADDRESS}:{ports[1]}{HEALTH_PATH}",
+        live_url=f"http://{ADMIN_ADDRESS}:{ports[1]}{HEALTH_PATH}",
         restart=project.server.restart,
         exit_timeout_seconds=project.server.exit_timeout_seconds,
     )
@@ -365,7 +345,7 @@ def wait_until_healthy(project: Project, slot: Slot, progress: Progress) -> None
     names = [slot_cluster_name(name, slot) for name in cluster_names(placement(project, slot))]
     deadline = time.monotonic() + _HEALTHY_SECONDS
     with progress.step("Waiting for the gateway"):
-        while missing := [name for name in names if not _is_cluster_healthy(process, name)]:
+        while missing := [name for name in names if not is_cluster_healthy(process, name)]:
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"the gateway did not find the servers of {', '.join(missing)} ready within "
@@ -373,31 +353,3 @@ def wait_until_healthy(project: Project, slot: Slot, progress: Progress) -> None
                     remedy="read its log: `tritonctl logs gateway`",
                 )
             time.sleep(_POLL_SECONDS)
-
-
-def is_ready(process: GatewayProcess) -> bool:
-    """Whether Envoy serves; it does once it has probed each server."""
-    status, _ = _get_admin_page(process, HEALTH_PATH)
-    return status == HTTPStatus.OK
-
-
-def _is_cluster_healthy(process: GatewayProcess, cluster: str) -> bool:
-    metric = f'envoy_cluster_membership_healthy{{envoy_cluster_name="{cluster}"}} '
-    _, text = _get_admin_page(process, METRICS_PATH)
-    samples = [line for line in text.splitlines() if line.startswith(metric)]
-    return any(float(line.rsplit(" ", 1)[1]) > 0 for line in samples)
-
-
-def _get_admin_page(process: GatewayProcess, path: str) -> tuple[int, str]:
-    """Return status and text of an admin page; status 0 if Envoy does not answer."""
-    connection = http.client.HTTPConnection(
-        _ADMIN_ADDRESS, process.admin_port, timeout=_TIMEOUT_SECONDS
-    )
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return 0, ""
-    finally:
-        connection.close()

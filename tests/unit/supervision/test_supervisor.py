@@ -211,7 +211,8 @@ def test_what_fails_in_the_supervisor_is_in_the_log(
     supervised = Supervised(tmp_path, prefix, "", folder="/no/such/folder")
     wait_until(lambda: process_start_time(supervised.pid) is None)
     assert "No such file or directory: '/no/such/folder'" in supervised.log.read_text("utf-8")
-    assert exit_summary(supervised.exit) == "its supervisor exited first"
+    wait_until(supervised.exit.exists)  # its guard writes it
+    assert exit_summary(supervised.exit) == "its supervisor died: exit code 1"
 
 
 def test_a_server_that_cannot_be_started(

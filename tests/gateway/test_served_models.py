@@ -118,7 +118,7 @@ def test_without_names_no_stream_passes(tmp_path: Path) -> None:
     """The server does not say which models it has."""
     with upstream(b"") as (behind, seen), Envoy(tmp_path, [behind]) as envoy:
         _, code, details = answer(envoy.url, [request("m")])
-        assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "no server answers")
+        assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "no healthy upstream")
         assert not any("model" in each for each in seen)
 
 

@@ -126,7 +126,7 @@ def test_random_bytes_in_optional_tensors_are_refused_by_name(
 ) -> None:
     """Without input data perf_analyzer fills optional tensors with garbage: never served as is."""
     # perf_analyzer asks for their lengths
-    lists = ("end_id:1", "stop_words:1", "bad_words:1", "resume_ids:1")
+    lists = ("end_id:1", "stop_words:1", "bad_words:1", "resume_ids:1", "prompt_ids:1")
     others = ("embedding_bias_words:1", "embedding_bias_weights:1", "prompt_embedding_table:1,1")
     lora = ("lora_weights:1,1", "lora_config:1,3")
     shapes = [flag for shape in (*lists, *others, *lora) for flag in ("--shape", shape)]

@@ -218,7 +218,7 @@ function envoy_on_request(handle)
     model_tables[#model_tables + 1] = tables[cluster]
   end
   if #model_tables == 0 then
-    respond(handle, UNAVAILABLE, "no server answers")
+    respond(handle, UNAVAILABLE, "no healthy upstream") -- in Envoy's own words
     return
   end
   state:set(FILTER, CHECKED, CHECKED)

@@ -34,6 +34,7 @@ _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PLAIN = {"plain": True}
 _BOUNDS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
 _MAX_EJECTION_PERCENT = 50
+_MAX_MODEL_REQUESTS = 1 << 20  # more than streams that may come at once
 _MAX_COPIES = 128  # in flight; Envoy does not copy further requests
 
 
@@ -162,8 +163,15 @@ def _rest_options(_: GatewayPlacement) -> Message:
 
 
 def _models_options(placement: GatewayPlacement) -> Message:
-    """Without health checks of its own: a server that does not answer is asked again later."""
-    return _rest_options(placement) | {"health_checks": []}
+    """Without health checks of its own: a server that does not answer is asked again later.
+
+    Nor with the users' limit: of a burst each stream asks until the first answer has come.
+    """
+    bounds = dict.fromkeys(_BOUNDS, _MAX_MODEL_REQUESTS)
+    return _rest_options(placement) | {
+        "health_checks": [],
+        "circuit_breakers": {"thresholds": [bounds]},
+    }
 
 
 def _frontend(placement: GatewayPlacement) -> Message:

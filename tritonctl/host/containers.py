@@ -18,6 +18,7 @@ ENGINES = ("docker", "podman")
 _ANSWER_SECONDS = 60
 _REMOVE_SECONDS = 30
 _APPEAR_SECONDS = 3  # 1 of 30 `run`s killed within 0.5 s left a container that appeared later
+_APPEAR_ANSWERS = 20  # on a busy machine: in answers of the engine, whichever takes longer
 _POLL_SECONDS = 0.1
 
 
@@ -93,16 +94,20 @@ def image_digests(engine: ContainerEngine, image: str) -> list[str]:
 def remove_container(engine: ContainerEngine, name: str) -> None:
     """Remove the container of a killed `run`, running or not, if it exists.
 
-    An engine lists a container only after creating it, so the function waits a few seconds for it.
+    An engine lists a container only after creating it, so the function waits a few seconds for it,
+    longer where the engine answers slowly.
     An engine refuses to remove a container that is starting, so the function retries for half a
     minute. Raises HostError then, because nothing else would stop the container.
     """
-    started = time.monotonic()
+    started, appear_seconds = time.monotonic(), float(_APPEAR_SECONDS)
     while True:
+        attempt_started = time.monotonic()
         answer = _run(engine.program, "rm", "--force", name)
         is_absent = _run(engine.program, "container", "inspect", name).returncode != 0
-        waited = time.monotonic() - started
-        if is_absent and waited >= _APPEAR_SECONDS:
+        attempt_ended = time.monotonic()
+        appear_seconds = max(appear_seconds, _APPEAR_ANSWERS * (attempt_ended - attempt_started))
+        waited = attempt_ended - started
+        if is_absent and waited >= min(appear_seconds, _REMOVE_SECONDS):
             return
         if not is_absent and waited > _REMOVE_SECONDS:
             raise HostError(

@@ -22,7 +22,8 @@ from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Message, Prompt
 from tritonctl.runtimes.server_state import Server
 
-pytestmark = pytest.mark.server
+# A terminal that waits for words that never come shall not wait for a quarter of an hour.
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 ANSWER = "seven thousand three hundred forty-two"

@@ -22,8 +22,7 @@ from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Message, Prompt
 from tritonctl.runtimes.server_state import Server
 
-# A terminal that waits for words that never come shall not wait for a quarter of an hour.
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.server
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 ANSWER = "seven thousand three hundred forty-two"
@@ -169,13 +168,16 @@ class Terminal:
 
     def until(self, words: str) -> str:
         """What was shown since the last call, up to and with `words`."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while words not in self._seen:
-            assert time.monotonic() < deadline, f"{words!r} never came: {self._seen!r}"
-            if select.select([self._fd], [], [], 0.1)[0]:
-                self._seen += os.read(self._fd, 65536).decode("utf-8", "replace")
+        self._read(lambda: words in self._seen, f"{words!r}")
         shown, _, self._seen = self._seen.partition(words)
         return shown + words
+
+    def _read(self, is_shown: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_shown():
+            assert time.monotonic() < deadline, f"{what} never came: {self._seen!r}"
+            if select.select([self._fd], [], [], 0.1)[0]:
+                self._seen += os.read(self._fd, 65536).decode("utf-8", "replace")
 
     def press_ctrl_c(self) -> str:
         """Press until it is heard: between printing a prompt and reading, readline is deaf."""
@@ -188,8 +190,7 @@ class Terminal:
 
     def first_words(self) -> None:
         """Wait until something new is shown."""
-        while not self._seen:
-            self._seen += os.read(self._fd, 65536).decode("utf-8", "replace")
+        self._read(lambda: bool(self._seen), "an answer")
 
     def end(self) -> int:
         """Its exit code, once it has ended by itself."""

@@ -11,14 +11,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer import Typer
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from tritonctl.__main__ import main
 from tritonctl.cli import GROUPS, PANELS, VERBS, application
@@ -27,6 +26,7 @@ from tritonctl.errors import EXIT_INTERRUPTED, TritonctlError
 from tritonctl.host.version import __version__
 
 if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Invoke
     from tests.unit.conftest import Cli, Sandbox
 
 HEAVY = [
@@ -39,24 +39,6 @@ HEAVY = [
     "numpy",
     "cryptography",
 ]
-
-
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture
-def invoke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
-    """Run a command in this process, in the sandbox's folder."""
-    monkeypatch.chdir(sandbox.root)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["tritonctl", *arguments])
-        return CliRunner().invoke(application(list(arguments)), list(arguments))
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @cache

@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from tests.loadtest_records import SyntheticRun
-from tritonctl.cli import application
 from tritonctl.doctor.findings import DoctorFinding, DoctorReport
 from tritonctl.errors import EXIT_INTERRUPTED
 from tritonctl.loadtest.analysis.capacity import Capacity, CapacityTrial
@@ -31,24 +26,8 @@ from tritonctl.tuning.outcome import RateBracket, SearchOutcome
 from tritonctl.tuning.trials import TrialRequest, TuningTrial
 
 if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Invoke
     from tests.unit.conftest import Sandbox
-
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture
-def invoke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
-    """Run a command in this process, in the sandbox's folder."""
-    monkeypatch.chdir(sandbox.root)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["tritonctl", *arguments])
-        return CliRunner().invoke(application(arguments), list(arguments))
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def _fails(

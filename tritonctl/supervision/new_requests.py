@@ -8,6 +8,7 @@ streams end whole, because its steps stay loaded.
 
 from __future__ import annotations
 
+import http.client
 import re
 import threading
 import urllib.request
@@ -54,5 +55,8 @@ def _post(url: str, headers: Mapping[str, str]) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, data=b"{}", headers=dict(headers), method="POST")  # noqa: S310
     # Without it the server serves on until its time is over.
-    with suppress(OSError), direct.open(request, timeout=_UNLOAD_SECONDS):
+    with (
+        suppress(OSError, http.client.HTTPException),
+        direct.open(request, timeout=_UNLOAD_SECONDS),
+    ):
         pass

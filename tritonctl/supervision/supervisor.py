@@ -145,6 +145,7 @@ class ServerShutdown:
                 self._terminate()
             elif elapsed > limit * _REFUSAL_SHARE and not self._refuses_requests:
                 self._refuses_requests = True
+                self._append_to_log("tritonctl: streams still run: new requests are refused now")
                 refuse_new_requests(self._spec["argv"], self._spec["outer_ensembles"])
         elif elapsed > limit + KILL_MARGIN_SECONDS or waits_only_for_lost_requests(
             self._new_output(), self._spec["composing_models"]

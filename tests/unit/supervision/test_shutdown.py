@@ -186,6 +186,7 @@ def test_a_server_that_is_asked_without_a_pause(world: World) -> None:
     world.ending.stop()
     assert world.looks(apart=LIMIT / 2) == []
     assert world.looks(apart=0.01) == [REFUSAL]
+    assert "new requests are refused now" in world.log.read_text(encoding="utf-8")
     assert world.looks(10) == []
     world.busy = False
     assert world.looks(2) == ["terminate"]

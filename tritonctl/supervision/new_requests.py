@@ -11,9 +11,9 @@ from __future__ import annotations
 import http.client
 import re
 import threading
+import urllib.error
 import urllib.request
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 _STEP = re.compile(r'\bmodel_name\s*:\s*"([^"]+)"')
@@ -37,8 +37,13 @@ def outer_ensembles(repository: Path, only: Collection[str] | None = None) -> li
     return [name for name in texts if name not in inner and (only is None or name in only)]
 
 
-def refuse_new_requests(argv: Sequence[str], ensembles: Collection[str]) -> None:
-    """Ask the server with this command line to unload the ensembles; do not wait for it."""
+def start_unloading(
+    argv: Sequence[str], ensembles: Collection[str], on_refusal: Callable[[str], object]
+) -> None:
+    """Ask the server with this command line to unload the ensembles; do not wait for it.
+
+    on_refusal: called from a thread with what Triton says if it refuses.
+    """
     options = dict(argument.split("=", 1) for argument in argv if "=" in argument)
     address = options.get("--http-address", _ANY_ADDRESS)
     host = "127.0.0.1" if address == _ANY_ADDRESS else address
@@ -47,16 +52,16 @@ def refuse_new_requests(argv: Sequence[str], ensembles: Collection[str]) -> None
     name, _, token = header.partition("=")
     headers = {name: token} if name else {}
     for ensemble in ensembles:
-        arguments = f"{url}/{ensemble}/unload", headers
+        arguments = f"{url}/{ensemble}/unload", headers, on_refusal
         threading.Thread(target=_post, args=arguments, daemon=True).start()
 
 
-def _post(url: str, headers: Mapping[str, str]) -> None:
+def _post(url: str, headers: Mapping[str, str], on_refusal: Callable[[str], object]) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, data=b"{}", headers=dict(headers), method="POST")  # noqa: S310
-    # Without it the server serves on until its time is over.
-    with (
-        suppress(OSError, http.client.HTTPException),
-        direct.open(request, timeout=_UNLOAD_SECONDS),
-    ):
-        pass
+    try:
+        direct.open(request, timeout=_UNLOAD_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        on_refusal(f"Triton does not unload {url}: {error.code} {error.reason}")
+    except (OSError, http.client.HTTPException):
+        pass  # it answers once the last stream has ended, or is gone

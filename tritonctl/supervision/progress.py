@@ -16,6 +16,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 # An uptime grows every second; a busy machine delays that.
@@ -100,7 +101,8 @@ class ProgressWatch:
     def _run(self) -> None:
         while True:
             time.sleep(POLL_SECONDS)
-            self.poll()
+            with suppress(OSError):  # `on_change` cannot write: the disk is full, a folder gone
+                self.poll()
 
 
 def describe_change(frozen: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.supervision.exec_launcher import STOP_SIGNALS
-from tritonctl.supervision.new_requests import refuse_new_requests
+from tritonctl.supervision.new_requests import start_unloading
 from tritonctl.supervision.readiness import Readiness
 
 # server.cc: "Timeout 9: Found 1 model versions that have in-flight inferences", then each of them.
@@ -146,7 +146,9 @@ class ServerShutdown:
             elif elapsed > limit * _REFUSAL_SHARE and not self._refuses_requests:
                 self._refuses_requests = True
                 self._append_to_log("tritonctl: streams still run: new requests are refused now")
-                refuse_new_requests(self._spec["argv"], self._spec["outer_ensembles"])
+                start_unloading(
+                    self._spec["argv"], self._spec["outer_ensembles"], self._append_to_log
+                )
         elif elapsed > limit + KILL_MARGIN_SECONDS or waits_only_for_lost_requests(
             self._new_output(), self._spec["composing_models"]
         ):

@@ -7,8 +7,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from tritonctl.protocol.restrictions import restriction_arguments
-from tritonctl.supervision.new_requests import outer_ensembles, refuse_new_requests
+from tritonctl.supervision.new_requests import outer_ensembles, start_unloading
 
 
 def test_ensembles_that_no_ensemble_calls(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_the_server_is_asked_with_its_token() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = f"--http-port={server.server_port}"
     argv = ["tritonserver", "--http-address=0.0.0.0", port, *restriction_arguments("a=secret")]
-    refuse_new_requests(argv, ["m", "n"])
+    start_unloading(argv, ["m", "n"], pytest.fail)
     assert all_asked.acquire(timeout=10)
     assert all_asked.acquire(timeout=10)
     server.shutdown()
@@ -57,4 +59,4 @@ def test_the_server_is_asked_with_its_token() -> None:
 
 def test_a_server_that_does_not_answer_delays_nothing() -> None:
     """Nobody listens on that port."""
-    refuse_new_requests(["tritonserver", "--http-address=127.0.0.1", "--http-port=1"], ["m"])
+    start_unloading(["tritonserver", "--http-address=127.0.0.1", "--http-port=1"], ["m"], print)

@@ -99,7 +99,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(supervisor, "kill_group", made.kill_group)
     monkeypatch.setattr(supervisor, "has_active_streams", made.streams_under_way)
     monkeypatch.setattr(
-        supervisor, "refuse_new_requests", lambda _, names: made.done.append(f"refuse {names}")
+        supervisor, "start_unloading", lambda _, names, __: made.done.append(f"refuse {names}")
     )
     monkeypatch.setattr(supervisor, "child_processes", made.children)
     monkeypatch.setattr(supervisor, "was_killed", lambda pid: pid in made.killed)

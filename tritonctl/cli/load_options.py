@@ -87,7 +87,7 @@ class LoadOptions:
         Raises ServerError, HostError, UsageError.
         """
         from tritonctl.loadtest.run.jobs import resolve_target
-        from tritonctl.runtimes.measurement_locks import loading
+        from tritonctl.runtimes.measurement_locks import load_testing
 
         with (
             self.server.open_server(project) as named_server,
@@ -98,7 +98,7 @@ class LoadOptions:
             endpoint = named_server.endpoint()
             target = resolve_target(project, protocol, endpoint, metrics)
             if endpoint is None:
-                reserved.enter_context(loading(project, progress))
+                reserved.enter_context(load_testing(project, progress))
             yield replace(target, metadata_endpoint=description_endpoint)
             if named_server.connection is not None:
                 named_server.connection.require_alive()

@@ -67,7 +67,20 @@ def try_exclusive(lock: Path) -> Iterator[bool]:
         yield _try_lock(handle)
 
 
-def _try_lock(handle: Any) -> bool:
+@contextmanager
+def try_shared(lock: Path) -> Iterator[bool]:
+    """Hold `lock` together with others unless it is exclusive; yield whether it was held.
+
+    On Windows it is exclusive.
+    """
+    with as_host_error(lock.parent):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("a+", encoding="utf-8")
+    with handle:
+        yield _try_lock(handle, shared=True)
+
+
+def _try_lock(handle: Any, *, shared: bool = False) -> bool:
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -77,7 +90,8 @@ def _try_lock(handle: Any) -> bool:
         else:
             import fcntl
 
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
     return True

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tritonctl.errors import ServerError
-from tritonctl.host.files import try_exclusive
+from tritonctl.host.files import try_exclusive, try_shared
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 
@@ -47,14 +47,18 @@ def tuning(project: Project) -> Iterator[None]:
 
 
 @contextmanager
-def loading(project: Project, progress: Progress) -> Iterator[None]:
+def load_testing(project: Project, progress: Progress) -> Iterator[None]:
     """Register a load test of the project's server; note another one.
 
     Raises ServerError while `tritonctl tune` runs.
     """
-    with try_exclusive(_load_lock(project)) as is_idle:
-        if not is_idle:
-            refuse_during_tuning(project)
+    lock = _load_lock(project)
+    with try_exclusive(lock) as is_only_one:
+        pass
+    with try_shared(lock) as is_untuned:
+        if not is_untuned:
+            raise _tuning_error(_tuning_lock(project))
+        if not is_only_one:
             progress.note(
                 "another load test of this server runs: each measures the other's load, too"
             )
@@ -66,7 +70,7 @@ def refuse_during_tuning(project: Project) -> None:
     lock = _tuning_lock(project)
     if not lock.is_file():
         return
-    with try_exclusive(lock) as is_free:
+    with try_shared(lock) as is_free:  # two commands that look do not refuse each other
         if not is_free:
             raise _tuning_error(lock)
 

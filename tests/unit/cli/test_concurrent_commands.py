@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tritonctl.errors import ServerError
 from tritonctl.host.files import exclusive
 from tritonctl.host.process import process_start_time
 from tritonctl.host.progress import Silent
@@ -19,7 +20,7 @@ from tritonctl.project.schema import Project
 from tritonctl.releases.store import LOCK, releases_folder
 from tritonctl.repository.publish import _lock as render_lock
 from tritonctl.runtimes.deployed_release import release_lock
-from tritonctl.runtimes.measurement_locks import loading, tuning
+from tritonctl.runtimes.measurement_locks import load_testing, tuning
 from tritonctl.runtimes.server_state import EmbeddedServer, ServerFiles, write_state
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def rendering(project: Project) -> AbstractContextManager[None]:
 
 
 def load_test(project: Project) -> AbstractContextManager[None]:
-    return loading(project, Silent())
+    return load_testing(project, Silent())
 
 
 SERVER = held(lambda project: ServerFiles.of(project).lock)
@@ -141,8 +142,20 @@ def test_two_load_tests(recorded: Project) -> None:
     notes: list[str] = []
     progress = Silent()
     progress.note = notes.append  # type: ignore[assignment,method-assign]
-    with loading(recorded, Silent()), loading(recorded, progress):
+    with load_testing(recorded, Silent()), load_testing(recorded, progress):
         assert ["another load test" in note for note in notes] == [True]
+
+
+def test_tune_waits_for_the_last_load_test(recorded: Project) -> None:
+    """The second of two goes on when the first has ended."""
+    first = load_testing(recorded, Silent())
+    first.__enter__()
+    with load_testing(recorded, Silent()):
+        first.__exit__(None, None, None)
+        with pytest.raises(ServerError, match="a load test"), tuning(recorded):
+            pass
+    with tuning(recorded):
+        pass
 
 
 def test_a_killed_command_holds_nothing(recorded: Project) -> None:
@@ -150,8 +163,8 @@ def test_a_killed_command_holds_nothing(recorded: Project) -> None:
     with tuning(recorded):
         pass
     with (
-        loading(recorded, Silent()),
-        pytest.raises(Exception, match="a load test"),
+        load_testing(recorded, Silent()),
+        pytest.raises(ServerError, match="a load test"),
         tuning(recorded),
     ):
         pass

@@ -71,7 +71,7 @@ def at_once_check(subject: ModelUnderTest) -> SmokeOutcome:
 
 
 def own_answers_check(subject: ModelUnderTest) -> SmokeOutcome:
-    """Send requests of ones and of zeros concurrently; each must get the answer it gets alone."""
+    """Send requests of ones and of zeros concurrently; none may get the other's answer."""
     alone: list[Tensors] = []
     for fill in _FILLS:
         tensors = _repeated_answer(subject, fill, _REPEATS)
@@ -101,11 +101,13 @@ def _mixed_wave(subject: ModelUnderTest, alone: list[Tensors]) -> SmokeOutcome:
     confirmed = [
         _repeated_answer(subject, fill, _CONFIRMATIONS) for fill in _FILLS * bool(exchanged)
     ]
-    if confirmed and not any(isinstance(tensors, str) for tensors in confirmed):
+    unconfirmed = next((reason for reason in confirmed if isinstance(reason, str)), "")
+    if confirmed and not unconfirmed:
         detail = f"{len(exchanged)} of {len(_KINDS)} at once got the answer to another request"
         return subject.fail_outcome(_OWN_ANSWERS, detail, exchanged[0])
     if different:
         detail = f"{different} of {len(_KINDS)} at once differ from the answer to the request alone"
+        detail += f"; asked alone again: {unconfirmed}" if unconfirmed else ""
         return subject.skip_outcome(_OWN_ANSWERS, detail)
     return subject.pass_outcome(_OWN_ANSWERS, f"{len(_KINDS)} at once, each answered as alone")
 

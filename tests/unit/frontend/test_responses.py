@@ -442,6 +442,15 @@ def test_log_probabilities(stream: bool) -> None:
         assert [token for each in deltas for token in each] == listed
 
 
+def test_log_probabilities_of_parsed_text() -> None:
+    """Which tokens became text, and which calls, is unknown: refused, not guessed."""
+    with served(tokenizer=TOKENIZER) as frontend:
+        include = ["message.output_text.logprobs"]
+        error = frontend.error(respond(frontend, include=include, tools=[WEATHER]))
+    assert error["param"] == "include"
+    assert "parsed for reasoning or calls" in error["message"]
+
+
 def test_a_failure_in_the_stream() -> None:
     """An `error` and `response.failed`, which has what arrived; the status was sent before."""
     script = [*chunks_of(["seven "], ""), ServerError("gone", remedy="")]

@@ -37,10 +37,20 @@ async def answer(
     """Answer with a response object or its events. Raises ApiError, ClientGoneError."""
     use = body.resolve_tools(target, text)
     generation = body.to_generation(target, use, refuses_system=text.refuses_system)
+    reader = answer_reader(use, generation, text)
+    if body.log_probs and reader is not None:
+        # Which tokens became reasoning, calls or text is unknown once their text is parsed.
+        raise ApiError(
+            400,
+            "log probabilities belong to output text, and this answer is parsed for reasoning or "
+            "calls: leave `message.output_text.logprobs` out, or the tools",
+            code="invalid_value",
+            param="include",
+        )
     vocabulary = generator.vocabulary(generation, text) if body.log_probs else None
     formatter = ResponseFormatter(
         body,
-        answer_reader(use, generation, text),
+        reader,
         LogProbs(vocabulary) if vocabulary else None,
     )
     request.encode_stream_error = formatter.error_events

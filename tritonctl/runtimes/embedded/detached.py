@@ -24,6 +24,7 @@ from tritonctl.supervision.supervisor import child_processes, hold_signals
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _POLL_SECONDS = 0.1
+_UNKILLABLE_SECONDS = 5.0
 
 
 def detach(on_death: Callable[[str], None] | None = None) -> None:
@@ -69,11 +70,12 @@ def _close_streams() -> None:
 def end_orphans(seconds: float) -> None:
     """Wait in a guard until all its children have exited; kill those left after `seconds`.
 
-    The kernel has sent SIGTERM to the process that the killed supervisor had started.
+    The kernel has sent SIGTERM to the process that the killed supervisor had started. A child that
+    a driver holds outlives SIGKILL: it is not waited for longer than five seconds.
     """
     deadline = time.monotonic() + seconds
     with suppress(ChildProcessError):  # none is left
-        while True:
+        while time.monotonic() < deadline + _UNKILLABLE_SECONDS:
             exited, _ = os.waitpid(-1, os.WNOHANG)
             if exited:
                 continue

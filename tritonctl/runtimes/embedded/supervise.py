@@ -80,15 +80,18 @@ def main(specification: Path) -> int:
 
 def _end_server(specification: Path, spec: dict[str, Any], death: str) -> None:
     """End the server of a supervisor that was killed, so that its clients go elsewhere."""
-    end_orphans(_ORPHAN_SECONDS)
-    kill_and_remove_shm(spec["shm_prefix"])
-    if json.loads(specification.read_text(encoding="utf-8")) != spec:
-        return  # `up` has started another server
-    reason = f"its supervisor died: {death}"
-    append_crash(Path(spec["restarts_file"]), reason)
-    record_exit(Path(spec["exit_file"]), -signal.SIGKILL, requested=False, reason=reason)
-    with Path(spec["log"]).open("a", encoding="utf-8") as log:
-        log.write(f"tritonctl: tritonserver was ended: {reason}; `tritonctl up` starts it again\n")
+    with logging_failure(Path(spec["log"])):
+        end_orphans(_ORPHAN_SECONDS)
+        kill_and_remove_shm(spec["shm_prefix"])
+        if json.loads(specification.read_text(encoding="utf-8")) != spec:
+            return  # `up` has started another server
+        reason = f"its supervisor died: {death}"
+        append_crash(Path(spec["restarts_file"]), reason)
+        record_exit(Path(spec["exit_file"]), -signal.SIGKILL, requested=False, reason=reason)
+        with Path(spec["log"]).open("a", encoding="utf-8") as log:
+            log.write(
+                f"tritonctl: tritonserver was ended: {reason}; `tritonctl up` starts it again\n"
+            )
 
 
 def _record_progress(spec: dict[str, Any], frozen: Iterable[str]) -> None:

@@ -51,13 +51,14 @@ def main(specification: Path) -> int:
 
 def _end_program(specification: Path, spec: dict[str, Any], death: str) -> None:
     """Let the program of a supervisor that was killed drain, then kill it."""
-    end_orphans(spec["exit_timeout_seconds"] + KILL_MARGIN_SECONDS)
-    if json.loads(specification.read_text(encoding="utf-8")) != spec:
-        return  # another one was started
-    reason = f"its supervisor died: {death}"
-    append_crash(Path(spec["restarts_file"]), reason)
-    record_exit(Path(spec["exit_file"]), -signal.SIGKILL, requested=False, reason=reason)
-    _append_to_log(spec, f"{spec['name']} was ended: {reason}; `tritonctl up` starts it again")
+    with logging_failure(Path(spec["log"])):
+        end_orphans(spec["exit_timeout_seconds"] + KILL_MARGIN_SECONDS)
+        if json.loads(specification.read_text(encoding="utf-8")) != spec:
+            return  # another one was started
+        reason = f"its supervisor died: {death}"
+        append_crash(Path(spec["restarts_file"]), reason)
+        record_exit(Path(spec["exit_file"]), -signal.SIGKILL, requested=False, reason=reason)
+        _append_to_log(spec, f"{spec['name']} was ended: {reason}; `tritonctl up` starts it again")
 
 
 def _append_to_log(spec: dict[str, Any], text: str) -> None:
